@@ -1,7 +1,7 @@
 """Requests a provider's answer: sends the request, passes the answer on, and decides after a failure.
 
 Main path: `Attempts.answer` builds the request and sends it; `_once` is one connection. A failure there is an
-AttemptFailure, and `_next` decides to try again after a while, with less history, or not at all.
+ProviderFailure, and `_next` decides to try again after a while, with less history, or not at all.
 
 Rules: no request is sent again after a part of its answer was passed on. The server's own delay counts, up to
 `RetryTerms.patience`. There are deadlines to connect, until the answer begins, and between two pieces of it;
@@ -31,7 +31,7 @@ from cortexfs.models.ask.question import ModelInput, asked
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.clients import Clients, ConnectionSettings, RejectedResponse
+from cortexfs.models.exchange.clients import Clients, RejectedResponse
 from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.exchange.failures import ProviderFailure
 from cortexfs.models.exchange.sources import ModelSource
@@ -48,14 +48,6 @@ class RetryTerms(NamedTuple):
     backoff: float = 0.5  # most seconds before the second try; doubled for each further try
     patience: float = 60.0  # seconds; no further try if the server asks for a longer wait
     shrinks: int = 4  # times that a history is halved
-
-
-class AttemptFailure(Fault):
-    """The failure of one connection to bring an answer."""
-
-    def __init__(self, failure: ProviderFailure) -> None:
-        super().__init__(failure.code, failure.message)
-        self.failure = failure
 
 
 class Attempts:
@@ -87,8 +79,8 @@ class Attempts:
             try:
                 await self._once(what, schema)
                 return
-            except AttemptFailure as failed:
-                await self._next(failed.failure, bool(before) and not what.whole)
+            except ProviderFailure as failed:
+                await self._next(failed, bool(before) and not what.whole)
 
     async def _history(self) -> list[Message]:
         room = self._window.room(_size(self._turn.input))
@@ -125,7 +117,7 @@ class Attempts:
         try:
             async with self._source.server.serving() as endpoint:
                 await self._exchange(endpoint, body, reader)
-        except AttemptFailure:
+        except ProviderFailure:
             raise
         except Fault as fault:
             if fault.code == "EHOSTDOWN" and not self._said:
@@ -134,15 +126,16 @@ class Attempts:
         await self._finish(reader, schema)
 
     async def _exchange(self, endpoint: Endpoint, body: dict[str, object], reader: FormatReader) -> None:
-        """Send one request and read its stream. Raises AttemptFailure for each fault of the provider."""
+        """Send one request and read its stream. Raises ProviderFailure for each fault of the provider."""
         name, key = self._source.name, endpoint.key
-        settings = ConnectionSettings(self._source.format, self._source.headers, self._source.connect)
         parser = sse.EventParser()
         with trio.CancelScope() as patience:
             patience.deadline = trio.current_time() + self._source.first
             try:
                 async with AsyncExitStack() as stack:
-                    response = await stack.enter_async_context(self._clients.stream(endpoint, settings, body))
+                    response = await stack.enter_async_context(
+                        self._clients.stream(endpoint, self._source, body)
+                    )
                     stack.enter_context(PACE.stream())
                     response.before_wait = partial(self._allow, patience)
                     while data := await response.receive():
@@ -152,17 +145,17 @@ class Attempts:
                         if not reader.ended:
                             await PACE.rest(self._source.rest)
             except RejectedResponse as said:
-                raise AttemptFailure(self._rejection(said, key)) from None
+                raise self._rejection(said, key) from None
             except Lost as lost:
                 if not reader.ended:
-                    raise AttemptFailure(self._loss(lost)) from None
+                    raise self._loss(lost) from None
             except ProviderRefusal as refused:
-                raise AttemptFailure(failures.in_stream(name, refused.body, key)) from None
+                raise failures.in_stream(name, refused.body, key) from None
             except Fault as fault:
                 raise self._mapped(fault) from None
         if patience.cancelled_caught and not reader.ended:
             seconds = self._source.silence if self._said else self._source.first
-            raise AttemptFailure(failures.slow(name, seconds, self._said))
+            raise failures.slow(name, seconds, self._said)
 
     async def _heard(
         self, events: Sequence[sse.ServerEvent], reader: FormatReader, patience: trio.CancelScope
@@ -206,7 +199,7 @@ class Attempts:
         if fault.code != "EREMOTEIO":
             return fault
         again = isinstance(fault, BrokenStream)  # any other fault would come again
-        return AttemptFailure(failures.broken(self._source.name, fault.message, again))
+        return failures.broken(self._source.name, fault.message, again)
 
     def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
         if said.status < 300:

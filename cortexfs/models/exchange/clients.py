@@ -1,6 +1,6 @@
 """Connections to providers, and the idle connections that are kept for the next request.
 
-    async with clients.stream(endpoint, settings, body) as response:
+    async with clients.stream(endpoint, source, body) as response:
         while data := await response.receive(): ...
 
 An answer is read as bytes. A vendor's client library could do that, too. But its import takes 0.4 s and its
@@ -30,6 +30,7 @@ from cortexfs.version import VERSION
 
 if TYPE_CHECKING:
     from cortexfs.models.exchange.http1 import HttpConnection, ServerAddress
+    from cortexfs.models.exchange.sources import ModelSource
 
 KEPT = 20  # idle connections of a server
 KEPT_SECONDS = 60.0
@@ -49,14 +50,6 @@ class RejectedResponse(Exception):
         self.body = body
 
 
-class ConnectionSettings(NamedTuple):
-    """The part of a provider's file that a connection needs."""
-
-    format: str
-    headers: tuple[tuple[str, str], ...]
-    connect: float
-
-
 class _Idle(NamedTuple):
     connection: HttpConnection
     since: float
@@ -70,14 +63,14 @@ class Clients:
 
     @asynccontextmanager
     async def stream(
-        self, endpoint: Endpoint, settings: ConnectionSettings, body: Mapping[str, Any]
+        self, endpoint: Endpoint, source: ModelSource, body: Mapping[str, Any]
     ) -> AsyncIterator[HttpConnection]:
         to, idle, is_kept = _address(endpoint), self._idle, False
         data = msgspec.json.encode({**body, "stream": True})
-        headers = _headers(endpoint, settings) | {"content-length": str(len(data))}
-        response = await self._connection(to, endpoint, settings.connect)
+        headers = _headers(endpoint, source.format, source.headers) | {"content-length": str(len(data))}
+        response = await self._connection(to, endpoint, source.connect)
         try:
-            await response.begin("POST", _target(endpoint, settings.format), headers, data)
+            await response.begin("POST", _target(endpoint, source.format), headers, data)
             if response.status // 100 != 2 or not response.headers.get("content-type", "").startswith(EVENTS):
                 said = await response.body(MAX_BODY, ERROR_SECONDS)
                 raise RejectedResponse(response.status, response.headers, said)
@@ -116,7 +109,7 @@ class Clients:
 async def get(endpoint: Endpoint, target: str) -> bytes:
     """Returns the body of a server's answer at `target`, or the part of it that arrives."""
     with closing(await _connected(_address(endpoint), endpoint, math.inf)) as response:
-        await response.begin("GET", target, _headers(endpoint, ConnectionSettings("", (), math.inf)))
+        await response.begin("GET", target, _headers(endpoint, "", {}))
         return await response.body(MAX_BODY, math.inf)
 
 
@@ -144,7 +137,7 @@ def _target(endpoint: Endpoint, format_: str) -> str:
     return path + _TARGETS.get(format_, _CHAT) + (f"?{parts.query}" if parts.query else "")
 
 
-def _headers(endpoint: Endpoint, settings: ConnectionSettings) -> dict[str, str]:
+def _headers(endpoint: Endpoint, format_: str, replacing: Mapping[str, str]) -> dict[str, str]:
     """Returns the headers of a request. The headers of a provider's file replace ours."""
     headers = {
         "host": urlsplit(endpoint.base_url).netloc.rpartition("@")[2],
@@ -155,5 +148,5 @@ def _headers(endpoint: Endpoint, settings: ConnectionSettings) -> dict[str, str]
     }
     if not endpoint.kept:
         headers["connection"] = "close"
-    own = authorisation(endpoint.key, settings.format) | dict(settings.headers)
+    own = authorisation(endpoint.key, format_) | dict(replacing)
     return headers | {name.lower(): value for name, value in own.items()}

@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.safe_text import misfits, one_line
 
@@ -44,13 +45,23 @@ _MOST = (
 _NUMBER = re.compile(r"\d[\d,]{2,}")
 
 
-class ProviderFailure(NamedTuple):
-    code: str
-    message: str
-    again: bool = False  # the same request may succeed in a moment
-    delay: float | None = None  # seconds to wait, if the server asks for that
-    hop: bool = False  # another model may succeed
-    most: int | None = None  # most tokens of an input, after an overflow
+class ProviderFailure(Fault):
+    """The failure of one request to a provider."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        again: bool = False,
+        delay: float | None = None,
+        hop: bool = False,
+        most: int | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.again = again  # the same request may succeed in a moment
+        self.delay = delay  # seconds to wait, if the server asks for that
+        self.hop = hop  # another model may succeed
+        self.most = most  # most tokens of an input, after an overflow
 
 
 class _Body(msgspec.Struct):
@@ -102,23 +113,21 @@ def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     )  # fmt: skip
     status = next((number for word, number in known if word in text), 500)
     failure = of_status(provider, status, {}, body, key, 0)
-    return failure._replace(message=failure.message.replace(f" ({status})", "", 1))
+    failure.message = failure.message.replace(f" ({status})", "", 1)
+    return failure
 
 
-def _is_error(body: bytes) -> bool:
+def _decoded(body: bytes) -> _Body | None:
     try:
-        return bool(msgspec.json.decode(body, type=_Body).error)
+        return msgspec.json.decode(body, type=_Body)
     except UNREADABLE:
-        return False
+        return None
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
     """Returns the body's `error` if it is an object, or else an empty one."""
-    try:
-        error = msgspec.json.decode(body, type=_Body).error
-    except UNREADABLE:
-        return {}
-    return error if isinstance(error, dict) else {}
+    said = _decoded(body)
+    return said.error if said and isinstance(said.error, dict) else {}
 
 
 def no_key(provider: str) -> ProviderFailure:
@@ -144,7 +153,7 @@ def broken(provider: str, why: str, again: bool) -> ProviderFailure:
 
 def no_stream(provider: str, content_type: str, body: bytes, key: str) -> ProviderFailure:
     """Returns the failure of a response with a good status and no stream. Its body may be an error."""
-    if _is_error(body):
+    if (said := _decoded(body)) and said.error:
         return in_stream(provider, body, key)
     kind = one_line(content_type)[:60] or "nothing"
     why = f"{provider} answered with {kind}, not with a stream of events; is its base_url right?"
@@ -202,9 +211,7 @@ def words(body: bytes, key: str) -> str:
 
 
 def _message_in(body: bytes) -> str:
-    try:
-        said = msgspec.json.decode(body, type=_Body)
-    except UNREADABLE:
+    if (said := _decoded(body)) is None:
         # A page of HTML is dropped. A gateway's plain text is kept, as its first words are better than none.
         return "" if b"<" in body[:100] else body.decode("utf-8", "replace")
     for found in (said.error, said.message, said.detail):

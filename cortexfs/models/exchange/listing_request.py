@@ -35,7 +35,7 @@ def got(url: str, headers: dict[str, str]) -> web.WebAnswer:
 def models(name: str, provider: Provider, key: str, get: Get = got) -> list[ListedModel]:
     """Returns all models that a provider lists."""
     if provider.needs_key and not key:
-        raise Fault(*failures.no_key(name)[:2])
+        raise failures.no_key(name)
     found: list[ListedModel] = []
     after = ""
     while True:
@@ -62,10 +62,9 @@ def _body(name: str, key: str, get: Callable[[], web.WebAnswer]) -> bytes:
     try:
         answer = get()
     except web.FAILURES as problem:
-        raise Fault(*failures.unreachable(name, web.why_not(problem), again=False)[:2]) from None
+        raise failures.unreachable(name, web.why_not(problem), again=False) from None
     if not 200 <= answer.status < 300:
-        failure = failures.of_status(name, answer.status, answer.headers, answer.body, key, time.time())
-        raise Fault(failure.code, failure.message)
+        raise failures.of_status(name, answer.status, answer.headers, answer.body, key, time.time())
     if len(answer.body) > MAX_BODY:
         raise Fault("EREMOTEIO", f"the listing of {name} is over {MAX_BODY >> 20} MiB")
     return answer.body

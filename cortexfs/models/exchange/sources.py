@@ -9,8 +9,9 @@ This file must never know a mount.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
@@ -32,7 +33,7 @@ class ModelSource(NamedTuple):
     name: str
     server: EndpointServer
     format: str
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = MappingProxyType({})
     connect: float = 10.0  # seconds
     first: float = 300.0
     silence: float = 120.0
@@ -44,7 +45,7 @@ class ModelSource(NamedTuple):
             name=name,
             server=Remote(name, provider, secrets),
             format=provider.format,
-            headers=tuple(sorted(provider.headers.items())),
+            headers=provider.headers,
             connect=provider.connect_secs,
             first=provider.first_secs,
             silence=provider.silence_secs,
@@ -69,7 +70,7 @@ class Remote:
         key = self._key
         if not key and self._provider.needs_key:
             self._key = None
-            raise Fault(*failures.no_key(self._name)[:2])
+            raise failures.no_key(self._name)
         try:
             yield Endpoint(self._provider.base_url, key)
         except Fault as fault:

@@ -61,7 +61,7 @@ async def test_where_a_format_is_asked(format_: str, base: str, path: str) -> No
 
 async def test_a_providers_file_has_the_last_word_on_headers() -> None:
     # docs/models.md: "headers" of a provider
-    headers = (("Authorization", "Token mine"), ("accept", "x/y"), ("Anthropic-Version", "2030-01-01"))
+    headers = {"Authorization": "Token mine", "accept": "x/y", "Anthropic-Version": "2030-01-01"}
     for format_ in ("openai.chat", "anthropic.messages"):
         async with world(WHOLE[format_]("x"), format_=format_, headers=headers) as (made, provider):
             _, fault = await made.ask("hi")
@@ -72,7 +72,7 @@ async def test_a_providers_file_has_the_last_word_on_headers() -> None:
 
 
 async def test_a_header_that_http_cannot_hold() -> None:
-    async with world(chat("x"), headers=(("X-Mine", "a\nb: c"),)) as (made, provider):
+    async with world(chat("x"), headers={"X-Mine": "a\nb: c"}) as (made, provider):
         assert "the request cannot be written as HTTP" in await refusal(made)
         assert not provider.requests
 

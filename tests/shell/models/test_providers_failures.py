@@ -333,7 +333,7 @@ async def test_no_variable_of_the_environment_is_sent(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, "leaked-value")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     for format_ in WHOLE:
-        async with world(WHOLE[format_]("x"), format_=format_, key="", headers=(("X-Mine", "1"),)) as (
+        async with world(WHOLE[format_]("x"), format_=format_, key="", headers={"X-Mine": "1"}) as (
             made,
             p,
         ):
