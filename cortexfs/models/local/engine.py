@@ -104,7 +104,7 @@ class Engines:
     def engine(self, weights: Weights) -> Engine:
         found = self._by_file.get(weights.path)
         if found is None or found.weights.context != weights.context:
-            found = self._by_file[weights.path] = Engine(weights, self._terms, self)
+            found = self._by_file[weights.path] = Engine(weights, self)
         return found
 
     def start(self, weights: Weights) -> _Process:
@@ -118,9 +118,8 @@ class Engines:
 class Engine:
     """The engine of one file, running or not."""
 
-    def __init__(self, weights: Weights, terms: EngineTerms, engines: Engines) -> None:
+    def __init__(self, weights: Weights, engines: Engines) -> None:
         self.weights = weights
-        self.terms = terms
         self._engines = engines
         self._process: _Process | None = None
 
