@@ -89,9 +89,7 @@ class Founder:
     async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
         """Have the servers refuse the removed machines, and drop removed servers from the cluster."""
         kept, member = self._places.read_secrets(), self._member
-        operator, account, system = server.keys_of(kept)
-        removed = {one.public: one.removed for one in records.values() if one.removed}
-        said = server.claims(operator, account, system, removed)[1]
+        system, said = keys.Key.of_seed(kept.system), server.claims(kept, self._places.removed())[1]
         key, inbox = keys.Key.new(keys.USER), "_INBOX.founder"
         subjects_ = [_CLAIMS, _REMOVE]
         token = keys.user_claims(

@@ -257,11 +257,8 @@ class Issuer:
         made = certificates.of_server(ca, machine, [*hosts, *LOCAL], wish.public)
         pin = certificates.key_pin(wish.public)
         shown = ServerRecord(machine, wish.addresses, server.route(wish.addresses[0]), pin)
-        operator, account, system = server.keys_of(kept)
-        said = server.claims(operator, account, system, self._places.removed())
-        return replace(record, server=shown), Reply(
-            certificate=made.decode(), system=system.public, claims=said
-        )
+        system, said = keys.Key.of_seed(kept.system).public, server.claims(kept, self._places.removed())
+        return replace(record, server=shown), Reply(certificate=made.decode(), system=system, claims=said)
 
 
 def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:

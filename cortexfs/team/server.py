@@ -79,16 +79,9 @@ class NatsSettings(msgspec.Struct, frozen=True):
     claims: list[str]  # JWTs: of the operator, the account, and the system's account
 
 
-def keys_of(kept: TeamSecrets) -> tuple[keys.Key, keys.Key, keys.Key]:
-    """Returns the keys of the operator, the account, and the system's account."""
-    operator, account, system = (
-        keys.Key.of_seed(each) for each in (kept.operator, kept.account, kept.system)
-    )
-    return operator, account, system
-
-
-def claims(operator: keys.Key, account: keys.Key, system: keys.Key, removed: Mapping[str, int]) -> list[str]:
+def claims(kept: TeamSecrets, removed: Mapping[str, int]) -> list[str]:
     """Returns the JWTs that a server has to trust. `removed` has the keys of removed machines."""
+    operator, account, system = map(keys.Key.of_seed, (kept.operator, kept.account, kept.system))
     said = [
         keys.operator_claims(operator, system.public),
         keys.account_claims(operator.public, account.public, "team", stores=True, removed=removed),

@@ -78,7 +78,7 @@ def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     operator, account, system = (keys.Key.new(kind) for kind in (keys.OPERATOR, keys.ACCOUNT, keys.ACCOUNT))
     authority = ca.certificate.decode()
     kept = TeamSecrets(operator.seed, account.seed, system.seed, authority, ca.key.decode())
-    claims = server.claims(operator, account, system, {})
+    claims = server.claims(kept, {})
     engine = NatsSettings(program, options.listen, account.public, system.public, claims)
     server.keep(places, engine, own, certificate, authority)
     written(places.secrets, kept)
