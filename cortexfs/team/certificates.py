@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
-from cortexfs.team.extra import needed
+from cortexfs.team.keys import needed
 
 with needed():
     from cryptography import x509

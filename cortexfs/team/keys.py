@@ -19,7 +19,8 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,7 +28,17 @@ import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.team.extra import needed
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Turns a missing package of the extra `team` into a Fault."""
+    try:
+        yield
+    except ImportError:
+        why = "a team needs packages that are not installed here; install them: pip install 'cortexfs[team]'"
+        raise Fault("EHOSTDOWN", why) from None
+
 
 with needed():
     from cryptography.exceptions import InvalidSignature
@@ -157,20 +168,16 @@ _HEADER = _part(b'{"typ":"JWT","alg":"ed25519-nkey"}')
 class Claims(NamedTuple):
     """The claims of a JWT in their only encoding. From the same facts the signed bytes can be made again."""
 
-    body: bytes
+    text: bytes  # the part of the JWT that is signed
 
     def signed(self, key: Key) -> str:
-        return self.with_signature(key.sign(self._signed))
-
-    @property
-    def _signed(self) -> bytes:
-        return _HEADER + b"." + _part(self.body)
-
-    def with_signature(self, signature: bytes) -> str:
-        return (self._signed + b"." + _part(signature)).decode()
+        return self.with_signature(self.signature(key))
 
     def signature(self, key: Key) -> bytes:
-        return key.sign(self._signed)
+        return key.sign(self.text)
+
+    def with_signature(self, signature: bytes) -> str:
+        return (self.text + b"." + _part(signature)).decode()
 
 
 def _claims(issuer: str, subject: str, name: str, nats: dict[str, Any], issued: int, expires: int) -> Claims:
@@ -178,7 +185,8 @@ def _claims(issuer: str, subject: str, name: str, nats: dict[str, Any], issued: 
     if expires:
         value["exp"] = expires
     mark = hashlib.sha256(msgspec.json.encode(value)).digest()
-    return Claims(msgspec.json.encode({"jti": base64.b32encode(mark).rstrip(b"=").decode(), **value}))
+    body = msgspec.json.encode({"jti": base64.b32encode(mark).rstrip(b"=").decode(), **value})
+    return Claims(_HEADER + b"." + _part(body))
 
 
 def operator_claims(key: Key, system: str) -> Claims:
