@@ -19,6 +19,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -31,6 +32,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Key, Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import receive
 from cortexfs.plugins import described
 from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.starter import Child, Starter
@@ -75,29 +77,21 @@ class RemoteHost(Host):
         """Do nothing: the link goes on."""
 
 
-class LinkProcess:
+class LinkProcess(NamedTuple):
     """The process of the link."""
 
-    def __init__(self, child: Child, control: socket.socket) -> None:
-        self.child = child
-        self.control = control
-        control.setblocking(False)
-        safe_sockets.refuse_rights(control)
+    child: Child
+    control: socket.socket
 
     async def receive(self) -> FromLink | None:
-        while True:
-            try:
-                data = safe_sockets.receive(self.control, messages.MAX_PACKET)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self.control)
-                continue
-            except ConnectionError:
-                return None
-            try:
-                return _heard.decode(data) if data else None
-            except UNREADABLE as error:
-                log.error("the link to the team has sent an invalid message: %s", error)
-                return None
+        try:
+            data = await receive(self.control)
+            return _heard.decode(data) if data else None
+        except ConnectionError:
+            return None
+        except UNREADABLE as error:
+            log.error("the link to the team has sent an invalid message: %s", error)
+            return None
 
     def close(self) -> None:
         self.control.close()
@@ -175,6 +169,8 @@ class RemoteObjects:
         """Run the link once, from its start to its end."""
         child, (control, printed) = await self._starter.start(starts.TEAM)
         link = self._link = LinkProcess(child, socket.socket(fileno=control))
+        link.control.setblocking(False)
+        safe_sockets.refuse_rights(link.control)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._print, printed)
