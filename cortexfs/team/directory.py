@@ -77,9 +77,8 @@ class Directory:
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # this machine's entries, by subject
-        self.disturbed: Callable[[], None] = lambda: (
-            None
-        )  # called when another machine has changed an entry of this one
+        # Called when another machine has changed an entry of this one.
+        self.disturbed: Callable[[], None] = lambda: None
 
     @property
     def machines(self) -> Collection[str]:
@@ -176,11 +175,8 @@ class Directory:
 
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
     said = messages.decoded(_objects, data, "the entry is not valid")
-    if (said.machine, said.class_, token(said.name)) != (
-        machine,
-        class_,
-        name,
-    ) or class_ not in messages.CLASSES:
+    is_its = (said.machine, said.class_, token(said.name)) == (machine, class_, name)
+    if not is_its or class_ not in messages.CLASSES:
         raise Fault("EPROTO", "its subject is that of another object")
     messages.shown_name(class_, said.name, machine)
     return said

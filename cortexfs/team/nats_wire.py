@@ -81,9 +81,8 @@ class Heard:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._wanted: tuple[list[str], int, int] | None = (
-            None  # the words of a message, the sizes of its head and of all
-        )
+        # The words of a message, and the sizes of its head and of all.
+        self._wanted: tuple[list[str], int, int] | None = None
 
     def feed(self, data: bytes) -> list[Said]:
         self._buffer += data
@@ -101,11 +100,8 @@ class Heard:
             words, head, size = self._wanted
             if len(self._buffer) - at < size + 2:
                 break
-            found.append(
-                _delivery(
-                    words, bytes(self._buffer[at : at + head]), bytes(self._buffer[at + head : at + size])
-                )
-            )
+            whole = bytes(self._buffer[at : at + size])
+            found.append(_delivery(words, whole[:head], whole[head:]))
             at += size + 2
             self._wanted = None
         del self._buffer[:at]
