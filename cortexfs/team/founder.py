@@ -23,7 +23,6 @@ from cortexfs.team.line import until_one_ends
 from cortexfs.team.nats_client import ANSWER_SECONDS, Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
-from cortexfs.team.session_store import stream_config
 
 LOOK_SECONDS = 0.5
 _CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
@@ -82,7 +81,12 @@ class Founder:
             "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
             "max_msg_size": messages.MAX_ENTRY + 1024, "max_bytes": messages.MAX_DIRECTORY,
         }  # fmt: skip
-        for config in (directory, stream_config(replicas)):
+        logs = {
+            "name": subjects.LOGS, "subjects": ["ctx.log.*.*.*.*.*"], "num_replicas": replicas,
+            "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
+            "max_msg_size": 2 << 20,
+        }  # fmt: skip
+        for config in (directory, logs):
             subject = f"$JS.API.STREAM.CREATE.{config['name']}"
             await self._client.stored(subject, msgspec.json.encode(config), _IS_THERE)
 

@@ -36,6 +36,14 @@ def fits(pattern: str, user: str, machine: str) -> bool:
     return named in ("*", user) and where in ("*", machine)
 
 
+def user_name(uid: int) -> str:
+    """Returns the name of a user here, as other machines know the user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise Fault("EACCES", f"uid {uid} has no user name here, which other machines need") from None
+
+
 def parse(text: str, path: str) -> list[tuple[str, str]]:
     """Returns the pairs of a team.map."""
     rows = []

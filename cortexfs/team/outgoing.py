@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pwd
 import secrets
 import socket
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.host_side import HostSide, arguments_of
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
+from cortexfs.team.mapping import user_name
 from cortexfs.team.messages import CallBegin, CallOpening
 from cortexfs.team.nats_client import Client
 from cortexfs.team.pools import Pools
@@ -145,7 +145,7 @@ class Outgoing:
             self._names.clear()
             self._names_end = now + NAMES_SECONDS
         if uid not in self._names:
-            self._names[uid] = _name_of(uid)
+            self._names[uid] = user_name(uid)
         return self._names[uid]
 
     async def _begun(self, line: CallLine, machine: str) -> None:
@@ -321,10 +321,3 @@ def _refused(payload: bytes) -> Fault:
     except UNREADABLE:
         code, message = "EPROTO", "the other machine refuses the call and gives no reason"
     return Fault(code, message[:1000])
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        raise Fault("EACCES", f"uid {uid} has no user name here, which other machines need") from None

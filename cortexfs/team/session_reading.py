@@ -1,4 +1,4 @@
-"""The sessions of the team, as far as their stream was read: one TeamLog for each.
+"""The stream with the sessions of the team, and the sessions as far as it was read: one TeamLog for each.
 
     while found := await logs.catch_up():     what is new of all sessions; each piece that counts is told
         ...                                   `counted(log, machine, piece)` at once
@@ -8,13 +8,15 @@
 Rules: a log has no gap. If the stream did not answer, the log is read on before any later piece counts:
 taking a session cuts off the part that the taker lacks. Only the holder of `turn` changes the logs. The read
 position is written after the daemon has the data on its disk. If the stream is lost, all is read again, and
-each owner stores its logs again.
+each owner stores its logs again. A piece is stored behind the last message about its session that is known
+here, or not at all.
 This file must never know what a daemon does with a piece.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,18 +25,56 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys
-from cortexfs.team.nats_client import sequence_of
+from cortexfs.team import keys, nats_client, subjects
+from cortexfs.team.nats_client import ANSWER_SECONDS, Client, sequence_of
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import read, written
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog, piece_of
-from cortexfs.team.session_store import LogStore
 
 MEET_SECONDS = 5.0  # after which a machine that is not in the directory counts as none
 MAX_LOGS = 100_000
 MAX_OF_ONE = MAX_LOGS // 4  # of the logs that one machine has begun
+BATCH = 128
+BATCH_BYTES = 4 << 20
+_WRONG_SEQUENCE = 10071
 
 log = logging.getLogger("cortexfs")
+
+
+class LogStore:
+    def __init__(self, client: Client, machine: str, key: keys.Key) -> None:
+        self._client = client
+        self._machine = machine
+        self._key = key
+
+    async def look(self) -> tuple[str, int]:
+        """Returns the time when the stream was made, and the number of its last message."""
+        found = await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS)
+        answer = nats_client.stream_answer(found)
+        if answer.error:
+            raise Fault("EHOSTDOWN", f"the team's server refuses: {answer.error.description}")
+        return answer.created, answer.state.last_seq
+
+    async def get(self, filter_: str, first: int) -> list[Delivery]:
+        """Returns some messages from that number on; none if there are no more."""
+        asked = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
+        return await nats_client.batch(self._client, subjects.LOG_GET, asked)
+
+    async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
+        """Store a piece behind the known ones. Returns its number, or 0 if the stream has more."""
+        subject = known.key.subject(self._machine)
+        now = max(time.time(), (known.removed + 1.5) / 1000)  # after the removal by any clock
+        sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
+        headers = {
+            "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
+            "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
+        }
+        found = await self._client.request(subject, sealed, ANSWER_SECONDS, headers=headers)
+        answer = nats_client.stored(found, _WRONG_SEQUENCE)
+        if answer.error is not None:
+            return 0
+        self._client.publish(subjects.said(self._machine), b"")
+        return answer.seq
 
 
 class _Cursor(msgspec.Struct):

@@ -17,16 +17,18 @@ import os
 import pwd
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, subjects
-from cortexfs.team.mapping import Mapping
+from cortexfs.team.mapping import Mapping, user_name
 from cortexfs.team.nats_client import ANSWER_SECONDS, Client
 from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, is_allowed, owner_line
 from cortexfs.team.session_messages import (
+    PIECE,
     FromDaemon,
     KeptHere,
     LocalLog,
@@ -41,9 +43,9 @@ from cortexfs.team.session_messages import (
     StreamState,
     TakeLog,
     origin_of,
+    owner_of,
 )
-from cortexfs.team.session_reading import TeamLogs
-from cortexfs.team.session_store import LogStore, key_in, lines_of
+from cortexfs.team.session_reading import LogStore, TeamLogs
 
 RETRY_SECONDS = 0.25
 LOOK_SECONDS = 2.0  # after which the stream is checked, even without news of more
@@ -97,7 +99,7 @@ class SessionStream:
     def _hear(self, said: FromDaemon) -> None:
         match said:
             case LocalLog(place=place):
-                key = self._key_at(place) or key_in(said)
+                key = self._key_at(place) or _key_in(said)
                 if key and said.after >= self._told.get(key, 0):
                     self._local[key] = said
                     if key not in self._storing:
@@ -123,7 +125,7 @@ class SessionStream:
     def _key_at(self, place: LogPlace) -> LogKey | None:
         rest = place.class_, place.object, place.session
         if origin_of(place.session) == self._machine:
-            return LogKey(_name(place.uid), *rest)
+            return LogKey(user_name(place.uid), *rest)
         for key, local in self._local.items():
             if local.place == place:
                 return key
@@ -237,7 +239,7 @@ class SessionStream:
             if local.size <= known.size:
                 self._channel.tell(LogStored(local.place, known.size))
                 return False
-            data = lines_of(local.path, known.size, local.size)
+            data = _lines_of(local.path, known.size, local.size)
             sequence = await self._stream.publish(known, known.size, data)
             self._keeps(key)
             if sequence and self._advance(known, data, sequence):
@@ -268,7 +270,7 @@ class SessionStream:
 
     async def _own(self, asked: TakeLog) -> None:
         """Become the owner of a session. A session without pieces begins by that."""
-        place, by = asked.place, _name(asked.place.uid)
+        place, by = asked.place, user_name(asked.place.uid)
         key = self._key_at(place)
         if key is None:
             raise Fault("ENOENT", f"the team has no session {place.session} that is yours here")
@@ -314,8 +316,22 @@ class SessionStream:
                 await trio.sleep(RETRY_SECONDS)
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        raise Fault("EACCES", f"uid {uid} has no user name here, which the team needs") from None
+def _key_in(local: LocalLog) -> LogKey | None:
+    """Returns the session that a log belongs to, from its first line."""
+    with suppress(OSError), open(local.path, "rb") as file:
+        if owner := owner_of(file.readline(PIECE)):
+            return LogKey(owner.user, local.place.class_, local.place.object, local.place.session)
+    return None
+
+
+def _lines_of(path: str, start: int, end: int) -> bytes:
+    """Returns whole lines of a log, at least one."""
+    with open(path, "rb") as file:
+        size, data = PIECE, b""
+        while not data:
+            found = os.pread(file.fileno(), min(size, end - start), start)
+            data = found[: found.rfind(b"\n") + 1]
+            if not data and (size > 4 * PIECE or len(found) < size):
+                raise Fault("EIO", f"{path} has no whole event at byte {start}")
+            size *= 2
+    return data

@@ -13,8 +13,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import keys, session_reading
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, owner_line
-from cortexfs.team.session_reading import TeamLogs
-from cortexfs.team.session_store import LogStore
+from cortexfs.team.session_reading import LogStore, TeamLogs
 
 KEY = LogKey("alice", "agent", "coder", "plan+laptop")
 KEYS = {name: keys.Key.new(keys.USER) for name in ("laptop", "box", "evil")}
