@@ -112,7 +112,7 @@ class World:
         self.objects[object_.name] = object_
         name = object_.origin.partition(":")[2]
         form = object_.extra["format"]
-        self.sources[name] = ModelSource(name, Server(base_url, key), form, **source)
+        self.sources[name] = ModelSource(name, Server(base_url, key).serving, form, **source)
         await self.drivers.apply(self.sources)
 
     async def ask(

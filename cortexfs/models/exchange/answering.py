@@ -115,7 +115,7 @@ class Attempts:
         body = self._format.request(self._model, what)
         reader = self._format.reader(what)
         try:
-            async with self._source.server.serving() as endpoint:
+            async with self._source.serving() as endpoint:
                 await self._exchange(endpoint, body, reader)
         except ProviderFailure:
             raise

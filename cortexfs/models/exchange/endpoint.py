@@ -1,6 +1,6 @@
 """The endpoint of a model's requests: an address and a key, for as long as a request uses it.
 
-    async with server.serving() as endpoint:
+    async with source.serving() as endpoint:
         ...
 
 A provider's server always exists. An engine is started by the first request, and may end when no request
@@ -12,8 +12,9 @@ This file must never know the provider, nor the content of a request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import TypeAlias
 
 ANTHROPIC = "anthropic.messages"
 ANTHROPIC_VERSION = "2023-06-01"
@@ -48,6 +49,5 @@ def authorisation(key: str, format_: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-class EndpointServer(Protocol):
-    def serving(self) -> AbstractAsyncContextManager[Endpoint]:
-        """Provides the endpoint, ready to answer. Raises EHOSTDOWN or EACCES if it cannot be ready."""
+# Provides the endpoint, ready to answer. Raises EHOSTDOWN or EACCES if it cannot be ready.
+Serving: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]

@@ -19,7 +19,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.endpoint import Endpoint, EndpointServer
+from cortexfs.models.exchange.endpoint import Endpoint, Serving
 from cortexfs.models.providers import offered
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.listing import object_of
@@ -31,7 +31,7 @@ class ModelSource(NamedTuple):
     """The server that answers for the models of a provider, with the settings for its requests."""
 
     name: str
-    server: EndpointServer
+    serving: Serving
     format: str
     headers: Mapping[str, str] = MappingProxyType({})
     connect: float = 10.0  # seconds
@@ -43,7 +43,7 @@ class ModelSource(NamedTuple):
     def of(cls, name: str, provider: Provider, secrets: Secrets) -> ModelSource:
         return cls(
             name=name,
-            server=Remote(name, provider, secrets),
+            serving=Remote(name, provider, secrets).serving,
             format=provider.format,
             headers=provider.headers,
             connect=provider.connect_secs,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from cortexfs.core.errors import Fault
@@ -103,9 +104,9 @@ class Locals:
         async def answer(turn: Turn) -> None:
             if object_.status != "ready":
                 raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
-            engine = self._engines.engine(weights)
             # No deadlines: a prompt may wait for its turn, and models/local/engine.py watches the engine.
-            source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf, rest=REST)
+            serving = partial(self._engines.serving, weights)
+            source = ModelSource(object_.name, serving, DRIVER, first=math.inf, silence=math.inf, rest=REST)
             model = model_of(object_, self._control)
             await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()
 

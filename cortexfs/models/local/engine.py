@@ -1,6 +1,6 @@
 """Engines, from the daemon's side: one child process per GGUF file, which lives while it is used.
 
-Main path: `Engine.serving` provides the address and the key of a loaded server, and starts the process if it
+Main path: `Engines.serving` provides the address and the key of a loaded server, and starts the process if it
 does not run. `_Process.run` is that process's whole life. `Engines.run` is the nursery of all of them.
 
 Rules: the child is not trusted: its output is bounded, and it is killed when it does not load, does not
@@ -81,11 +81,11 @@ class Engines:
         self._start = start
         self._nursery: trio.Nursery | None = None
         self._over = trio.Event()
-        self._by_file: dict[Path, Engine] = {}
+        self._by_file: dict[Path, _Process] = {}
 
     def __len__(self) -> int:
         """The number of running engines."""
-        return sum(engine.pid is not None for engine in self._by_file.values())
+        return sum(process.pid is not None for process in self._by_file.values())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -101,39 +101,11 @@ class Engines:
             self._nursery.cancel_scope.cancel()
             await self._over.wait()
 
-    def engine(self, weights: Weights) -> Engine:
-        found = self._by_file.get(weights.path)
-        if found is None or found.weights.context != weights.context:
-            found = self._by_file[weights.path] = Engine(weights, self)
-        return found
-
-    def start(self, weights: Weights) -> _Process:
-        if self._nursery is None:
-            raise Fault("EHOSTDOWN", "the daemon is not ready to start engines; try again")
-        process = _Process(weights, self._terms, self._start)
-        self._nursery.start_soon(process.run)
-        return process
-
-
-class Engine:
-    """The engine of one file, running or not."""
-
-    def __init__(self, weights: Weights, engines: Engines) -> None:
-        self.weights = weights
-        self._engines = engines
-        self._process: _Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process and not self._process.fault else None
-
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[EngineAddress]:
+    async def serving(self, weights: Weights) -> AsyncIterator[EngineAddress]:
         """Provides the loaded server while it is used. If its process ends meanwhile, the body of the context
         is cancelled, and the context raises a fault that names the cause."""
-        if self._process is None or self._process.fault:
-            self._process = self._engines.start(self.weights)
-        process, broken = self._process, False
+        process, broken = self._process(weights), False
         with process.used() as scope:
             served = await process.loaded()
             try:
@@ -149,12 +121,22 @@ class Engine:
         if process.fault and (broken or scope.cancelled_caught):
             raise process.fault
 
+    def _process(self, weights: Weights) -> _Process:
+        """Returns the process of a file, and starts one if none can be used."""
+        found = self._by_file.get(weights.path)
+        if found is None or found.fault or found.weights.context != weights.context:
+            if self._nursery is None:
+                raise Fault("EHOSTDOWN", "the daemon is not ready to start engines; try again")
+            found = self._by_file[weights.path] = _Process(weights, self._terms, self._start)
+            self._nursery.start_soon(found.run)
+        return found
+
 
 class _Process:
     """One child, from its start to its end."""
 
     def __init__(self, weights: Weights, terms: EngineTerms, start: Start) -> None:
-        self._weights = weights
+        self.weights = weights
         self._terms = terms
         self._start = start
         self._child: Child | None = None
@@ -168,7 +150,7 @@ class _Process:
 
     @property
     def pid(self) -> int | None:
-        return self._child.pid if self._child else None
+        return self._child.pid if self._child and not self.fault else None
 
     @contextlib.contextmanager
     def used(self) -> Iterator[trio.CancelScope]:
@@ -233,9 +215,9 @@ class _Process:
         """Send the request to load the weights. Returns None if the engine does not load them."""
         key = secrets.token_urlsafe(32)
         load = engine_protocol.LoadRequest(
-            weights=str(self._weights.path),
-            name=self._weights.name,
-            context=self._weights.context,
+            weights=str(self.weights.path),
+            name=self.weights.name,
+            context=self.weights.context,
             streams=self._terms.streams,
             threads=self._terms.threads or len(os.sched_getaffinity(0)),
             key=key,
@@ -260,7 +242,7 @@ class _Process:
             try:
                 await get(served, "/slots")
             except Lost as lost:
-                log.warning("the engine of %s did not report its slots: %s", self._weights.name, lost.why)
+                log.warning("the engine of %s did not report its slots: %s", self.weights.name, lost.why)
         if clock.cancelled_caught:
             self._kill("EPROTO", f"did not answer for {self._terms.silence:g} s and was ended")
 
@@ -270,7 +252,7 @@ class _Process:
             if self._served is None:
                 lines = [one_line(line) for line in said.decode(errors="replace").splitlines() if line]
                 self._said.extend(lines)
-                log.info("engine of %s: %s", self._weights.name, lines)
+                log.info("engine of %s: %s", self.weights.name, lines)
 
     def _is_alive(self) -> bool:
         return self._child is not None and self._child.status is None
@@ -286,7 +268,7 @@ class _Process:
             with trio.move_on_after(REAP_SECONDS) as clock:
                 await child.ended.wait()
             if clock.cancelled_caught:
-                log.warning("the engine of %s was killed, and does not end", self._weights.name)
+                log.warning("the engine of %s was killed, and does not end", self.weights.name)
         code = "EPROTO" if self._served else "EHOSTDOWN"
         self._over(self._fault(code, self._ending(child.status)))
 
@@ -307,7 +289,7 @@ class _Process:
 
     def _fault(self, code: str, why: str) -> Fault:
         mend = "ask again, which starts another" if code == "EPROTO" else "see: ctx doctor"
-        return Fault(code, f"the engine of {self._weights.name} {why}; {mend}")
+        return Fault(code, f"the engine of {self.weights.name} {why}; {mend}")
 
 
 async def _line(channel: trio.SocketStream) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from cortexfs.models.ask.driver import Who
 from cortexfs.models.exchange.clients import get
 from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import Engine, EngineAddress, Engines, EngineTerms
+from cortexfs.models.local.engine import EngineAddress, Engines, EngineTerms
 from cortexfs.models.local.weights import Local, Weights
 from cortexfs.pool.starter import Starter
 from tests.places import PROJECT
@@ -78,8 +78,12 @@ class World:
     def weights(self, kind: str) -> Weights:
         return Weights(NAME, Path(f"/nowhere/{kind}.gguf"), 512)
 
-    def engine(self, kind: str) -> Engine:
-        return self.engines.engine(self.weights(kind))
+    def serving(self, kind: str) -> AbstractAsyncContextManager[EngineAddress]:
+        return self.engines.serving(self.weights(kind))
+
+    def pid(self, kind: str) -> int | None:
+        process = self.engines._by_file.get(self.weights(kind).path)
+        return process.pid if process else None
 
     async def ask(self, kind: str, turn: Turn | None = None) -> Turn:
         object_ = Object(class_="model", name=NAME, description="", origin="provider:local")
@@ -142,15 +146,14 @@ async def test_an_answer_in_circles_is_ended_at_the_engine_too(tmp_path: Path) -
 async def test_it_starts_on_first_use_and_is_shared() -> None:
     # issue: "loaded on first use"; one engine per file
     async with world() as w:
-        engine = w.engine("good")
-        assert engine.pid is None
+        assert w.pid("good") is None
         first = await w.ask("good")
-        assert (first.text, engine.pid is None) == ("begun", False)
-        pid = engine.pid
+        assert (first.text, w.pid("good") is None) == ("begun", False)
+        pid = w.pid("good")
         async with trio.open_nursery() as both:
             both.start_soon(w.ask, "good")
             both.start_soon(w.ask, "good")
-        assert engine.pid == pid
+        assert w.pid("good") == pid
         assert len(w.engines) == 1
 
 
@@ -159,8 +162,8 @@ async def test_many_first_uses_start_one() -> None:
         pids = set()
 
         async def use() -> None:
-            async with w.engine("good").serving() as served:
-                pids.add((w.engine("good").pid, served.base_url))
+            async with w.serving("good") as served:
+                pids.add((w.pid("good"), served.base_url))
 
         async with trio.open_nursery() as many:
             for _ in range(10):
@@ -197,7 +200,7 @@ async def test_one_that_does_not_load(kind: str, code: str, said: str) -> None:
     async with world() as w:
         fault = await w.fails(kind)
         assert (fault.code, f"the engine of {NAME} {said}" in fault.message) == (code, True), fault
-        assert w.engine(kind).pid is None
+        assert w.pid(kind) is None
         again = await w.fails(kind)  # nothing of the failure is kept
         assert again.message == fault.message
 
@@ -214,7 +217,7 @@ async def test_one_that_cannot_be_started() -> None:
         engines = Engines(EngineTerms(), partial(starter.start, ENGINE))
         await nursery.start(engines.run)
         with pytest.raises(Fault) as caught:
-            async with engines.engine(Weights(NAME, Path("/x"), 512)).serving():
+            async with engines.serving(Weights(NAME, Path("/x"), 512)):
                 pass
         assert caught.value.code == "EHOSTDOWN"
         nursery.cancel_scope.cancel()
@@ -227,7 +230,7 @@ async def test_one_that_dies_in_an_answer() -> None:
         fault = await w.fails("dies", turn)
         assert (fault.code, turn.text) == ("EPROTO", "begun")
         assert "was killed by SIGKILL" in fault.message
-        assert w.engine("dies").pid is None
+        assert w.pid("dies") is None
         assert (await w.fails("dies")).code == "EPROTO"  # a new engine, which died too
 
 
@@ -242,7 +245,7 @@ async def test_its_death_ends_every_answer() -> None:
             for begun in (trio.Event(), trio.Event()):
                 both.start_soon(ask, begun)
                 await begun.wait()
-            os.kill(w.engine("endless").pid or 0, 9)
+            os.kill(w.pid("endless") or 0, 9)
         assert [fault.code for fault in faults] == ["EPROTO", "EPROTO"]
 
 
@@ -252,7 +255,7 @@ async def test_an_answer_that_breaks_off_is_a_fault(kind: str) -> None:
     async with world() as w:
         fault = await w.fails(kind)
         assert (fault.code, "in the middle of the answer" in fault.message) == ("EREMOTEIO", True)
-        assert w.engine(kind).pid is not None  # the engine lives: only its answer was bad
+        assert w.pid(kind) is not None  # the engine lives: only its answer was bad
 
 
 async def test_one_that_hangs_is_ended() -> None:
@@ -267,19 +270,18 @@ async def test_one_that_hangs_is_ended() -> None:
 async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
     # issue: "freed when idle"
     async with world(idle=0.2) as w:
-        engine = w.engine("good")
-        async with engine.serving():
-            pid = engine.pid
+        async with w.serving("good"):
+            pid = w.pid("good")
             assert pid is not None
-            async with w.engine("other").serving():
-                other = w.engine("other").pid
+            async with w.serving("other"):
+                other = w.pid("other")
                 assert other is not None
             await gone(other)
-            assert engine.pid == pid  # as old as the other, but in use
+            assert w.pid("good") == pid  # as old as the other, but in use
         await gone(pid)
-        assert engine.pid is None
+        assert w.pid("good") is None
         assert (await w.ask("good")).text == "begun"
-        assert engine.pid != pid
+        assert w.pid("good") != pid
 
 
 async def test_leaving_closes_the_connection(tmp_path: Path) -> None:
@@ -290,13 +292,13 @@ async def test_leaving_closes_the_connection(tmp_path: Path) -> None:
         with trio.CancelScope() as scope:
             await w.ask("endless", Turn(heard=scope.cancel))
         assert await trio.to_thread.run_sync(told.read_bytes) == b"gone"
-        assert w.engine("endless").pid is not None
+        assert w.pid("endless") is not None
 
 
 async def test_no_engine_outlives_its_daemon() -> None:
     async with world() as w:
         await w.ask("good")
-        pid = w.engine("good").pid
+        pid = w.pid("good")
     assert pid is not None
     assert not exists(pid)
 
@@ -305,7 +307,7 @@ async def test_the_daemon_waits_for_the_end_of_its_engines(caplog: pytest.LogCap
     # while the starter still reports ends: else the daemon would wait for a killed engine in vain
     async with world() as w:
         await w.ask("good")
-        pid = w.engine("good").pid
+        pid = w.pid("good")
         assert pid is not None
         with caplog.at_level("WARNING", "cortexfs"):
             await w.engines.end()
@@ -314,15 +316,15 @@ async def test_the_daemon_waits_for_the_end_of_its_engines(caplog: pytest.LogCap
 
 async def test_nobody_is_shown_the_key(caplog: pytest.LogCaptureFixture) -> None:
     # abi.md 8.2
-    async with world() as w, w.engine("good").serving() as served:
-        pid = w.engine("good").pid
+    async with world() as w, w.serving("good") as served:
+        pid = w.pid("good")
         assert not [name for name in ("cmdline", "environ") if served.key.encode() in proc(pid, name)]
         assert served.key not in repr(served)
     assert served.key not in caplog.text
 
 
 async def test_a_stranger_at_its_port_hears_nothing() -> None:
-    async with world() as w, w.engine("good").serving() as served:
+    async with world() as w, w.serving("good") as served:
         pass
     listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener[0]:
@@ -344,7 +346,7 @@ async def test_what_it_cannot_do_is_refused_at_once(given: Input) -> None:
     async with world() as w:
         fault = await w.fails("good", Turn(given))
         assert (fault.code, "its cap lists" in fault.message) == ("EINVAL", True)
-        assert w.engine("good").pid is None
+        assert w.pid("good") is None
 
 
 async def test_a_broken_model_says_why() -> None:
