@@ -293,7 +293,7 @@ class Daemon:
             services.start_soon(self._until, mount_table.gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
-            await services.start(self.as_user.run)
+            self.as_user.calls = services
             await services.start(self.sessions.run)
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)

@@ -40,14 +40,9 @@ class AsUser:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.calls: trio.Nursery | None = None
+        self.calls: trio.Nursery | None = None  # runs their calls
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as self.calls:
-            task_status.started()
-            await trio.sleep_forever()
-
-    def connection(self, who: Identity, to: SplitResult, seconds: float) -> HttpConnection:
+    def _connection(self, who: Identity, to: SplitResult, seconds: float) -> HttpConnection:
         """Returns a connection for one exchange with this server."""
         from cortexfs.models.exchange.host_connection import HostConnection  # a daemon may never need it
 
@@ -58,7 +53,7 @@ class AsUser:
         """Returns a page, as web.get does for commands; raises OSError."""
         parts = urlsplit(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection = self.connection(who, parts, GET_SECONDS)
+        connection = self._connection(who, parts, GET_SECONDS)
         try:
             with trio.fail_after(GET_SECONDS):
                 await connection.begin("GET", target, headers | web.AGENT)
@@ -76,14 +71,8 @@ class AsUser:
         if who.is_elsewhere:
             why = "your own models need a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call them from outside")
-        return _UserClients(self, who)
 
+        async def connected(to: ServerAddress, endpoint: Endpoint, seconds: float) -> HttpConnection:
+            return self._connection(who, urlsplit(endpoint.base_url), seconds)
 
-class _UserClients(Clients):
-    def __init__(self, shared: AsUser, who: Identity) -> None:
-        super().__init__()
-        self._shared = shared
-        self._who = who
-
-    async def _connection(self, to: ServerAddress, endpoint: Endpoint, seconds: float) -> HttpConnection:
-        return self._shared.connection(self._who, urlsplit(endpoint.base_url), seconds)
+        return Clients(connected)

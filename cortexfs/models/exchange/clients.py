@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -55,10 +55,15 @@ class _Idle(NamedTuple):
     since: float
 
 
-class Clients:
-    """The idle connections of one daemon, by their address."""
+# Connects to the address of an endpoint within some seconds. Raises Lost.
+Connect: TypeAlias = Callable[["ServerAddress", Endpoint, float], Awaitable["HttpConnection"]]
 
-    def __init__(self) -> None:
+
+class Clients:
+    """The idle connections of one daemon, by their address. `connect` makes a new connection."""
+
+    def __init__(self, connect: Connect | None = None) -> None:
+        self._connect = connect or _connected
         self._idle: dict[ServerAddress, list[_Idle]] = {}
 
     @asynccontextmanager
@@ -90,7 +95,7 @@ class Clients:
             if time.monotonic() - since < KEPT_SECONDS and connection.again():
                 return connection
             connection.close()
-        return await _connected(to, endpoint, seconds)
+        return await self._connect(to, endpoint, seconds)
 
     def _keep(self, to: ServerAddress, response: HttpConnection) -> None:
         kept = self._idle.setdefault(to, [])
