@@ -106,7 +106,8 @@ class Drivers:
             return self.agent(object_) if object_.plugin is None else self.remote_agent(object_)
         first = self._one(object_, use)
         fallback = self._control(object_, "fallback")
-        behind = [line for _, line in value_formats.rules(fallback)] if fallback else []
+        listed = [line for _, line in value_formats.rules(fallback)] if fallback else []
+        behind = [name for name in listed if name != object_.name]
 
         async def answer(turn: Turn) -> None:
             await self._chain(object_, first, behind, use, turn)
@@ -153,35 +154,34 @@ class Drivers:
         return answer
 
     async def _chain(self, object_: Object, first: Driver, behind: list[str], use: str, turn: Turn) -> None:
-        name, driver, left = object_.name, first, [each for each in behind if each != object_.name]
-        while True:
+        """Ask one model after the other, until a part of an answer was sent. Each hop is reported."""
+        name, driver = object_.name, first
+        for each in behind:
             try:
                 await driver(turn)
                 return
             except NoAnswer as fault:
-                if not left:
-                    raise
                 why = fault.message
-            name, driver = await self._hop(object_.home, name, why, left, use, turn)
+            await turn.say(Progress(message=f"{why}; asking {each} instead of {name}"))
+            name, driver = each, self._behind(object_.home, each, use)
+        await driver(turn)
 
-    async def _hop(
-        self, home: int | None, name: str, why: str, left: list[str], use: str, turn: Turn
-    ) -> tuple[str, Driver]:
-        """Returns name and driver of the chain's next model that exists, and reports each hop. For a model in
-        a home, models of that home come first."""
-        while left:
-            behind = left.pop(0)
-            own = None if home is None else self._find(own_key("model", home, behind))
-            object_ = own or self._find(("model", behind))
-            await turn.say(Progress(message=f"{why}; asking {behind} instead of {name}"))
-            if object_ is not None:
-                try:
-                    return behind, self._one(object_, use)
-                except Fault as fault:
-                    why, name = fault.message, behind
-            else:
-                why, name = f"there is no model {behind}", behind
-        raise NoAnswer("EHOSTDOWN", why)
+    def _behind(self, home: int | None, name: str, use: str) -> Driver:
+        """Returns the driver of a model in a chain. For a model in a home, models of that home come first. If
+        there is none, the driver has no answer."""
+        own = None if home is None else self._find(own_key("model", home, name))
+        object_ = own or self._find(("model", name))
+        why = f"there is no model {name}"
+        if object_ is not None:
+            try:
+                return self._one(object_, use)
+            except Fault as fault:
+                why = fault.message
+
+        async def answer(turn: Turn) -> None:
+            raise NoAnswer("EHOSTDOWN", why)
+
+        return answer
 
 
 async def answered(driver: Driver, turn: Turn) -> Fault | None:
