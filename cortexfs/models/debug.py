@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
 import trio
@@ -126,10 +126,7 @@ AnyStep: TypeAlias = (
     DeltaStep | Sleep | CallStep | ResultStep | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
 )
 
-STEPS: dict[str, type[AnyStep]] = {
-    each.__struct_fields__[0]: each
-    for each in (DeltaStep, Sleep, CallStep, ResultStep, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
-}
+STEPS: dict[str, type[AnyStep]] = {each.__struct_fields__[0]: each for each in get_args(AnyStep)}
 
 
 def parse(text: str) -> list[AnyStep]:

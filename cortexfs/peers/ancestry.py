@@ -36,11 +36,8 @@ _READ = 16384
 
 def contents(path: bytes) -> bytes:
     """Returns the whole of a file of /proc."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(iter(lambda: os.read(fd, _READ), b""))
-    finally:
-        os.close(fd)
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def is_stopped(pid: int) -> bool:
