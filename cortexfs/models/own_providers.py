@@ -38,7 +38,6 @@ from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.abilities import KeptAbilities
 from cortexfs.models.providers.files import Providers, check_name
 from cortexfs.models.providers.listing import ListedModel
-from cortexfs.models.providers.offered import about, model_rows
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.net import web
@@ -181,7 +180,7 @@ class OwnProviders:
         if asked.refresh and provider.listed:
             await self._listed(asked.name, provider, kept)
             await self._changed()
-        return model_rows(asked.name, provider, kept.providers)
+        return kept.providers.model_rows(asked.name, provider)
 
     async def _test(self, asked: OwnRequest, kept: _Kept) -> Any:
         provider = kept.providers.read(asked.name)
@@ -189,7 +188,7 @@ class OwnProviders:
 
     async def _list(self, asked: OwnRequest, kept: _Kept) -> Any:
         found = kept.providers.load().providers
-        return [about(name, each, kept.providers, kept.secrets) for name, each in found.items()]
+        return [kept.providers.about(name, each, kept.secrets) for name, each in found.items()]
 
     async def _listed(self, name: str, provider: Provider, kept: _Kept) -> list[ListedModel]:
         """Returns the provider's models, which a host of this user requests, and keeps them."""

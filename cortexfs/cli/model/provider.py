@@ -25,7 +25,6 @@ from cortexfs.models.ask.model import parameters
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.listing import ListedModel, resolved
-from cortexfs.models.providers.offered import about, every_offer, model_rows
 from cortexfs.models.providers.provider import PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories
@@ -257,7 +256,7 @@ def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, A
         raise
     if is_asked or refresh:
         output.say(place.told(name))
-    return model_rows(name, provider, place.providers)
+    return place.providers.model_rows(name, provider)
 
 
 def listing(options: argparse.Namespace) -> int:
@@ -280,7 +279,7 @@ def listing(options: argparse.Namespace) -> int:
 
 
 def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:
-    row = about(name, provider, place.providers, place.secrets)
+    row = place.providers.about(name, provider, place.secrets)
     return row | {"file": str(place.providers.path(name))}
 
 
@@ -289,7 +288,7 @@ def new(options: argparse.Namespace) -> int:
     is a real object with its own id and defaults, as the seed requires, not an alias that overrides."""
     place = ProviderFolder(options)
     names.check_object("model", names.check_new(options.name))
-    known = every_offer(place.providers)
+    known = place.providers.every_offer()
     if any(offer.name == options.name for offer in known):
         raise Fault("EEXIST", f"there is a model {options.name} already; choose another name")
     origin = resolved(known, options.origin.removeprefix("model/"))

@@ -20,7 +20,6 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.exchange import failures
 from cortexfs.models.exchange.endpoint import Endpoint, Serving
-from cortexfs.models.providers import offered
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.listing import object_of
 from cortexfs.models.providers.provider import Provider
@@ -90,7 +89,7 @@ def served(files: Providers, secrets: Secrets) -> ProviderObjects:
     made: list[Object] = []
     for name, provider in found.providers.items():
         registered, has_key = files.since(name), provider.key is not None or secrets.has(name)
-        for offer in offered.by(name, provider, files):
+        for offer in files.offers(name, provider):
             made.append(object_of(offer, provider, registered, has_key))
     sources = {name: ModelSource.of(name, provider, secrets) for name, provider in found.providers.items()}
     return ProviderObjects(made, sources, found.broken)

@@ -1,18 +1,20 @@
-"""The providers of a configuration directory, and the listings that the state keeps of them.
+"""The providers of a configuration directory, the listings that the state keeps of them, and the rows that
+commands print about both.
 
     <config>/providers/NAME.toml       the provider (models/providers/provider.py)
     <state>/providers/NAME.json        its last listing
     <state>/abilities.json             the table of other facts about models (abilities.py)
 
 Rules: a wrong file becomes a sentence in `broken`, and the others work. A file is written as a whole or not
-at all. These calls block: in the daemon they belong in a thread.
+at all. These calls block: in the daemon they belong in a thread. Commands without requests import this file,
+so it is light.
 This file must never know connections.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,8 +23,9 @@ from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.abilities import KeptAbilities
-from cortexfs.models.providers.listing import ListedModel, Listing
+from cortexfs.models.providers.listing import ListedModel, Listing, ProviderModel, cap
 from cortexfs.models.providers.provider import DeclaredModel, Provider
+from cortexfs.models.providers.secrets import Secrets
 from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "providers"
@@ -129,6 +132,42 @@ class Providers:
         ):
             path = listings / f"{names.check(name)}.json"
             whole_files.replace(path, [msgspec.json.encode(listing)], 0o644)
+
+    # Offers.
+
+    def offers(self, name: str, provider: Provider) -> list[ProviderModel]:
+        """Returns the models of a provider, completed by the table of abilities."""
+        listing = self.listing(name, provider) if provider.listed else None
+        return self.abilities.table().offers(name, provider, listing.models if listing else ())
+
+    def every_offer(self) -> list[ProviderModel]:
+        """Returns the models of all providers, in the order of the providers."""
+        providers = self.load().providers
+        return [offer for name, provider in providers.items() for offer in self.offers(name, provider)]
+
+    def about(self, name: str, provider: Provider, secrets: Secrets) -> dict[str, Any]:
+        """Returns the row of a provider in `ctx provider list`."""
+        status = "kept" if secrets.has(name) else "missing" if provider.needs_key else "none"
+        if provider.key:
+            status = "env" if provider.key.env else "command"
+        return {
+            "name": name,
+            "format": provider.format,
+            "base_url": provider.base_url,
+            "status": status,
+            "models": len(self.offers(name, provider)),
+        }
+
+    def model_rows(self, name: str, provider: Provider) -> list[dict[str, Any]]:
+        return [
+            {
+                "model": offer.name,
+                "id": offer.declared.id,
+                "limit": offer.declared.limit or offer.known.limit,
+                "cap": list(cap(offer, provider)),
+            }
+            for offer in self.offers(name, provider)
+        ]
 
     def _put(self, path: Path, data: bytes) -> None:
         with os_faults(f"{path} cannot be written"):
