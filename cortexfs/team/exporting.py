@@ -34,12 +34,11 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class Exporting:
-    def __init__(self, root: str, machine: str, mapping: Mapping, client: Client, key: keys.Key) -> None:
+    def __init__(self, root: str, mapping: Mapping, client: Client) -> None:
         self._root = Path(root)
-        self._machine = machine
+        self._machine = client.name
         self._mapping = mapping
         self._client = client
-        self._key = key
         self.incarnation = secrets.token_bytes(16)
         self._seen: dict[str, int] = {}  # the time of its last change, by path
         self._said: dict[str, RemoteObject] = {}  # by subject
@@ -80,7 +79,7 @@ class Exporting:
         await self._say(directory, subjects.entry(self._machine, *INCARNATION), self.incarnation)
 
     async def _say(self, directory: Directory, subject: str, data: bytes) -> None:
-        directory.own[subject] = keys.seal(self._key, subject, data)
+        directory.own[subject] = keys.seal(self._client.key, subject, data)
         await self._client.stored(subject, directory.own[subject])
 
     def _look(self) -> dict[str, RemoteObject]:

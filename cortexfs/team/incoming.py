@@ -64,8 +64,6 @@ class Incoming:
     def __init__(
         self,
         client: Client,
-        machine: str,
-        key: keys.Key,
         mapping: Mapping,
         standins: StandIns,
         prompt: ShortConversations,
@@ -74,8 +72,6 @@ class Incoming:
     ) -> None:
         self._incarnation = incarnation
         self._client = client
-        self._machine = machine
-        self._key = key
         self._mapping = mapping
         self._standins = standins
         self._prompt = prompt
@@ -87,14 +83,14 @@ class Incoming:
     def hear(self, delivery: Delivery) -> None:
         """Take in a call. A call without a valid proof gets no answer."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
-        data = keys.proven_data(self._key, self._key_of(from_), delivery.subject, delivery.data)
+        data = keys.proven_data(self._client.key, self._key_of(from_), delivery.subject, delivery.data)
         begin = messages.decoded(_begins, data, "the call is not valid")
-        if to != self._machine or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
+        if to != self._client.name or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
             raise Fault("EPROTO", "the call was made before, or is for another machine")
         self._seen[from_, begin.run] = None
         if len(self._seen) > _KEPT:
             self._seen.popitem(last=False)
-        line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_, begin.user)
+        line = CallLine(self._client, subjects.run(from_, self._client.name, begin.run), from_, begin.user)
         if begin.incarnation != self._incarnation:
             return _refuse(line, Fault("EHOSTDOWN", "that machine has restarted its link; try again"))
         if not has_room(self.lines, from_, begin.user):

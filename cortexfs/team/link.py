@@ -108,37 +108,27 @@ class TeamLink:
         self.nursery = nursery
         self.prompt = prompt = ShortConversations(nursery)
         self.daemon = DaemonChannel(control)
-        key = keys.Key.of_seed(member.seed)
         me = member.machine
-        account = Account(key, member.token, member.authority)
+        account = Account(keys.Key.of_seed(member.seed), member.token, member.authority)
         self.client = client = Client(me, member.servers, account, subjects.inbox(me))
         self.mapping = Mapping(places)
         self.standins = StandIns(root, nursery)
         facts = Facts(places, member.account, self._facts_changed)
         self.directory = Directory(member.account, me, facts, self._object_changed)
-        self.presence = Presence(client, me, self.directory.machines, self._machine_changed)
+        self.presence = Presence(client, self.directory.machines, self._machine_changed)
         self.pools = Pools(self.presence, me, self.daemon.tell)
-        self.outgoing = Outgoing(client, me, key, self.pools, self.directory)
+        self.outgoing = Outgoing(client, self.pools, self.directory)
         self.pools.going = self.outgoing.lines.of
-        self.exporting = Exporting(root, me, self.mapping, client, key)
-        self.incoming = Incoming(
-            client,
-            me,
-            key,
-            self.mapping,
-            self.standins,
-            prompt,
-            self.directory.key_of,
-            self.exporting.incarnation,
-        )
+        self.exporting = Exporting(root, self.mapping, client)
+        key_of, incarnation = self.directory.key_of, self.exporting.incarnation
+        self.incoming = Incoming(client, self.mapping, self.standins, prompt, key_of, incarnation)
         self._lines = self.outgoing.lines, self.incoming.lines
         self.presence.calls = lambda: len(self.incoming.lines)
         self.presence.is_stopped = partial(is_stopped, daemon)
         self.server = TeamServer(places, me)
         self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
         self._facts_changed(facts.now)
-        cursor, found, is_live = places.cursor, self.directory.key_of, self.presence.is_live
-        self.sessions = SessionStream(client, me, key, self.mapping, cursor, found, is_live)
+        self.sessions = SessionStream(client, self.mapping, places.cursor, key_of, self.presence.is_live)
         client.on_connect = self._connected
         client.on_read = self.incoming.begin
         client.subscribe(subjects.ENTRIES, self.directory.hear)

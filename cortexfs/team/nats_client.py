@@ -74,10 +74,12 @@ class StreamAnswer(msgspec.Struct):
 
 
 class Client:
-    """A connection. Its attributes are the subscriptions, and the bytes that wait to be sent."""
+    """A connection, under this machine's name and key. Its other attributes are the subscriptions, and the
+    bytes that wait to be sent."""
 
     def __init__(self, name: str, servers: list[str], account: Account, inbox: str) -> None:
-        self._name = name
+        self.name = name
+        self.key = account.key
         self.servers = servers  # HOST:PORT, in the order in which they are tried
         self._account = account
         self._inbox = inbox  # the prefix of subjects for answers, which only this client may receive
@@ -270,10 +272,10 @@ class Client:
             nonce = msgspec.json.decode(info, type=_Info).nonce
         except UNREADABLE:
             raise Fault("EPROTO", "it does not speak NATS") from None
-        signature = keys.unpadded(self._account.key.sign(nonce.encode()))
+        signature = keys.unpadded(self.key.sign(nonce.encode()))
         options = {
             "verbose": False, "pedantic": False, "tls_required": True, "lang": "python", "version": "1",
-            "protocol": 1, "headers": True, "no_responders": True, "echo": True, "name": self._name,
+            "protocol": 1, "headers": True, "no_responders": True, "echo": True, "name": self.name,
             "jwt": self._account.token, "sig": signature,
         }  # fmt: skip
         return msgspec.json.encode(options)

@@ -43,13 +43,10 @@ log = logging.getLogger("cortexfs")
 
 
 class Outgoing:
-    def __init__(
-        self, client: Client, machine: str, key: keys.Key, pools: Pools, directory: Directory
-    ) -> None:
+    def __init__(self, client: Client, pools: Pools, directory: Directory) -> None:
         self._directory = directory
         self._client = client
-        self._machine = machine
-        self._key = key
+        self._machine = client.name
         self._pools = pools
         self._names: dict[int, str] = {}  # of users, by uid
         self._names_end = 0.0
@@ -124,20 +121,12 @@ class Outgoing:
         else:
             talks, environment = False, messages.travelling(request.environment)
         incarnation = self._directory.incarnation_of(machine)
-        begin = CallBegin(
-            run,
-            self._name(opening.uid),
-            opening.label,
-            opening.depth,
-            arguments,
-            environment,
-            incarnation,
-            talks,
-        )
+        caller = self._name(opening.uid), opening.label, opening.depth
+        begin = CallBegin(run, *caller, arguments, environment, incarnation, talks)
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
         public = self._directory.key_of(machine)
-        self._client.publish(subject, keys.prove(self._key, public, subject, _pack(begin)), answers)
+        self._client.publish(subject, keys.prove(self._client.key, public, subject, _pack(begin)), answers)
 
     def _name(self, uid: int) -> str:
         now = trio.current_time()

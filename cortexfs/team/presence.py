@@ -25,12 +25,9 @@ GONE_SECONDS = 5.0
 
 
 class Presence:
-    def __init__(
-        self, client: Client, machine: str, known: Collection[str], changed: Callable[[str, bool], None]
-    ) -> None:
+    def __init__(self, client: Client, known: Collection[str], changed: Callable[[str, bool], None]) -> None:
         self._known = known
         self._client = client
-        self._machine = machine
         self._changed = changed
         self._heard: dict[str, float] = {}
         self._moved: dict[str, float] = {}  # the time at which it came or went
@@ -71,7 +68,7 @@ class Presence:
 
     def beat(self, said: bytes = b"") -> None:
         try:
-            self._client.publish(subjects.live(self._machine), said or b"%d" % self.calls())
+            self._client.publish(subjects.live(self._client.name), said or b"%d" % self.calls())
         except Fault:
             return  # the connection is away, and others will notice
 

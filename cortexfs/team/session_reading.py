@@ -42,10 +42,8 @@ log = logging.getLogger("cortexfs")
 
 
 class LogStore:
-    def __init__(self, client: Client, machine: str, key: keys.Key) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._machine = machine
-        self._key = key
 
     async def look(self) -> tuple[str, int]:
         """Returns the time when the stream was made, and the number of its last message."""
@@ -62,9 +60,9 @@ class LogStore:
 
     async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
         """Store a piece behind the known ones. Returns its number, or 0 if the stream has more."""
-        subject = known.key.subject(self._machine)
+        subject = known.key.subject(self._client.name)
         now = max(time.time(), (known.removed + 1.5) / 1000)  # after the removal by any clock
-        sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
+        sealed = keys.seal(self._client.key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
         headers = {
             "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
             "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
@@ -73,7 +71,7 @@ class LogStore:
         answer = nats_client.stored(found, _WRONG_SEQUENCE)
         if answer.error is not None:
             return 0
-        self._client.publish(subjects.said(self._machine), b"")
+        self._client.publish(subjects.said(self._client.name), b"")
         return answer.seq
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys, subjects
+from cortexfs.team import subjects
 from cortexfs.team.mapping import Mapping, user_name
 from cortexfs.team.nats_client import ANSWER_SECONDS, Client
 from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, is_allowed, owner_line
@@ -58,13 +58,13 @@ class SessionStream:
     """Its attributes are its requests to the other parts of the link, and the progress of the daemon."""
 
     def __init__(
-        self, client: Client, machine: str, key: keys.Key, mapping: Mapping, cursor: Path,
+        self, client: Client, mapping: Mapping, cursor: Path,
         key_of: Callable[[str], bytes], is_live: Callable[[str], bool],
     ) -> None:  # fmt: skip
-        self._stream = LogStore(client, machine, key)
+        self._stream = LogStore(client)
         self._team = TeamLogs(self._stream, cursor, key_of, self._counted)
-        self._machine = machine
-        self._key = key
+        self._machine = client.name
+        self._key = client.key
         self._key_of = key_of
         self._mapping = mapping
         self._is_live = is_live

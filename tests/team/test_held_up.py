@@ -55,11 +55,9 @@ async def test_a_call_begins_once_all_was_heard_that_came_with_it() -> None:
     # abi.md 14.26
     key, laptop = keys.Key.new(keys.USER), keys.Key.new(keys.USER)
     begun: list[Any] = []
-    parts: dict[str, Any] = {name: Mock() for name in ("client", "mapping", "standins")}
+    client = Client("box", [], Account(key, ""), "")
     prompt = Mock(begin=begun.append)
-    incoming = Incoming(
-        machine="box", key=key, prompt=prompt, key_of=lambda _: laptop.public_raw, incarnation=b"now", **parts
-    )
+    incoming = Incoming(client, Mock(), Mock(), prompt, lambda _: laptop.public_raw, b"now")
     subject = subjects.call("box", "laptop", "tool", COUNT)
     asked = CallBegin("0" * 32, "root", "", 0, [], {}, b"now")
     proven = keys.prove(laptop, key.public_raw, subject, msgspec.msgpack.encode(asked))

@@ -39,7 +39,10 @@ AGAIN = b'{"type":"delta","id":"2","run":"r","text":"again"}\n'
 class StreamInMemory:
     """A client of NATS that answers the requests about a stream."""
 
+    name = "laptop"
+
     def __init__(self) -> None:
+        self.key = keys.Key.new(keys.USER)
         self.messages: list[Delivery] = []
         self.is_full = False
 
@@ -127,17 +130,9 @@ class DaemonSide:
 
 
 def _linked(tmp_path: Path, client: StreamInMemory) -> SessionStream:
-    key = keys.Key.new(keys.USER)
-    mapping = Mapping(TeamPlaces(tmp_path, tmp_path))
-    found = SessionStream(
-        cast(Client, client),
-        "laptop",
-        key,
-        mapping,
-        tmp_path / "cursor",
-        lambda _: key.public_raw,
-        lambda _: True,
-    )
+    mapping, cursor = Mapping(TeamPlaces(tmp_path, tmp_path)), tmp_path / "cursor"
+    public = client.key.public_raw
+    found = SessionStream(cast(Client, client), mapping, cursor, lambda _: public, lambda _: True)
     found.met.set()
     return found
 

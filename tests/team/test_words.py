@@ -67,7 +67,7 @@ class Told(Client):
     """A client without a connection, which keeps its messages."""
 
     def __init__(self) -> None:
-        super().__init__("told", [], Account(keys.Key.new(keys.USER), ""), "")
+        super().__init__("box", [], Account(keys.Key.new(keys.USER), ""), "")
         self.said: list[bytes] = []
 
     def publish(self, subject: str, data: bytes, *about: Any, **more: Any) -> None:
@@ -112,7 +112,7 @@ def test_who_comes_and_goes_is_followed_at_a_pace() -> None:
 
 async def _coming_and_going() -> None:
     client, moves = Told(), list[tuple[str, bool]]()
-    presence = Presence(client, "box", {"laptop"}, lambda machine, there: moves.append((machine, there)))
+    presence = Presence(client, {"laptop"}, lambda machine, there: moves.append((machine, there)))
 
     def hear(machine: str, said: bytes) -> None:
         presence.hear(Delivery(subjects.live(machine), "1", "", "", {}, said))
@@ -263,7 +263,7 @@ async def test_an_export_that_finds_no_room_keeps_no_other_back(monkeypatch: pyt
     key = keys.Key.new(keys.USER)
     places = TeamPlaces(Path("/nowhere"), Path("/nowhere"))
     known = Directory(key.public, "box", Any, lambda said: None)  # type: ignore[arg-type]
-    exporting = Two("/nowhere", "box", Mapping(places), Full(), key)
+    exporting = Two("/nowhere", Mapping(places), Full())
     with trio.CancelScope() as scope:
         await exporting.run(known, "token")
     assert said.count(subjects.entry("box", "tool", "small")) == 1
