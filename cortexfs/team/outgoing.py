@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
@@ -75,56 +76,42 @@ class Outgoing:
             return
         targets = self._pools.choose(opening.machine, opening.class_, opening.name)
         arguments = await arguments_of(side, request, opening.class_, targets[0].schema)
+        if isinstance(request, hostcalls.Converse):
+            talks, environment = True, {}
+        else:
+            talks, environment = False, messages.travelling(request.environment)
+        caller = self._name(opening.uid), opening.label, opening.depth
+        begin = CallBegin("", *caller, arguments, environment, b"", talks)
         for number, target in enumerate(targets, 1):
             try:
-                await self._on(target.machine, opening, side, request, arguments)
+                await self._on(target.machine, opening, side, begin)
                 return
             except _NotTakenError as not_taken:
                 if number == len(targets):
                     raise not_taken.fault from None
 
-    async def _on(
-        self,
-        machine: str,
-        opening: CallOpening,
-        side: HostSide,
-        request: hostcalls.CallRequest | hostcalls.Converse,
-        arguments: list[bytes],
-    ) -> None:
+    async def _on(self, machine: str, opening: CallOpening, side: HostSide, begin: CallBegin) -> None:
         """Make the call on this machine. Raises _NotTakenError if it has certainly not begun there."""
         run = secrets.token_hex(16)
         line = CallLine(self._client, subjects.run(machine, self._machine, run), machine)
         end = self.lines.begin(machine, run, line)
         try:
-            self._begin(machine, opening, request, run, arguments)
+            incarnation = self._directory.incarnation_of(machine)
+            self._begin(machine, opening, replace(begin, run=run, incarnation=incarnation))
             await self._begun(line, machine)
             is_agents = opening.class_ == "agent"
             heard = _Frames() if is_agents else _Conversion(opening.class_)
-            say = self._lines_from_daemon if is_agents else self._from_daemon
             if line.has_heard(wire.EXIT):  # a short answer, all at once, so nothing has to be waited for
                 await self._to_daemon(side, line, heard)
             else:
-                await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
+                say = partial(self._from_daemon, side, line, is_agents)
+                await until_one_ends(partial(self._to_daemon, side, line, heard), say)
         finally:
             end()
 
-    def _begin(
-        self,
-        machine: str,
-        opening: CallOpening,
-        request: hostcalls.CallRequest | hostcalls.Converse,
-        run: str,
-        arguments: list[bytes],
-    ) -> None:
-        if isinstance(request, hostcalls.Converse):
-            talks, environment = True, {}
-        else:
-            talks, environment = False, messages.travelling(request.environment)
-        incarnation = self._directory.incarnation_of(machine)
-        caller = self._name(opening.uid), opening.label, opening.depth
-        begin = CallBegin(run, *caller, arguments, environment, incarnation, talks)
+    def _begin(self, machine: str, opening: CallOpening, begin: CallBegin) -> None:
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
-        answers = subjects.run(self._machine, machine, run)
+        answers = subjects.run(self._machine, machine, begin.run)
         public = self._directory.key_of(machine)
         self._client.publish(subject, keys.prove(self._client.key, public, subject, _pack(begin)), answers)
 
@@ -160,24 +147,16 @@ class Outgoing:
         with contextlib.suppress(Fault):  # the connection is away, which ends the call there too
             line.say((messages.CANCEL, b""))
 
-    async def _from_daemon(self, side: HostSide, line: CallLine) -> None:
-        """Pass on standard input, until the daemon half-closes, which cancels the call."""
+    async def _from_daemon(self, side: HostSide, line: CallLine, is_agents: bool) -> None:
+        """Pass on standard input, of an agent a client's lines, within the credit. The daemon half-closes to
+        cancel the call, or when the client has gone."""
         with contextlib.suppress(OSError, Fault):
             while (heard := await side.next()) is not None:
-                if heard[0] == wire.STDIN:
+                if is_agents and heard[1]:
+                    await line.say_output(wire.STDOUT, heard[1])
+                elif heard[0] == wire.STDIN:
                     line.say(heard)
                 await self._client.room()
-                await trio.lowlevel.checkpoint()
-        self._cancel(line)
-
-    async def _lines_from_daemon(self, side: HostSide, line: CallLine) -> None:
-        """Pass on a client's lines, and their end. The daemon half-closes when the client has gone."""
-        with contextlib.suppress(OSError, Fault):
-            while (heard := await side.next()) is not None:
-                if heard[1]:
-                    await line.say_output(wire.STDOUT, heard[1])
-                else:
-                    line.say((wire.STDIN, b""))
                 await trio.lowlevel.checkpoint()
         self._cancel(line)
 
@@ -292,7 +271,7 @@ class _Conversion:
             case frames.Media(attachment=attachment):
                 yield wire.message(wire.MEDIA, msgspec.json.encode(attachment))
             case frames.ReasoningDelta() | frames.ToolCall() | frames.Usage() if self._class == "model":
-                yield wire.message(wire.EVENT, msgspec.json.encode(msgspec.structs.replace(frame, run=None)))
+                yield wire.message(wire.EVENT, msgspec.json.encode(replace(frame, run=None)))
             case frames.Error(code=code, message=message):
                 self._fault = Fault(code, message)
 
