@@ -218,15 +218,9 @@ def user_claims(
     issued: int,
     expires: int = 0,
 ) -> Claims:
-    nats = {
-        "type": "user",
-        "version": 2,
-        "pub": {"allow": publish},
-        "sub": {"allow": subscribe},
-        "subs": NO_LIMIT,
-        "data": NO_LIMIT,
-        "payload": NO_LIMIT,
-    }
+    limits = dict.fromkeys(("subs", "data", "payload"), NO_LIMIT)
+    allowed = {"pub": {"allow": publish}, "sub": {"allow": subscribe}}
+    nats = {"type": "user", "version": 2, **allowed, **limits}
     return _claims(account, user, name, nats, issued, expires)
 
 

@@ -113,9 +113,8 @@ class RemoteObjects:
         self._changed = changed
         self._sessions = sessions  # works with each link while it lasts
         self._link: LinkProcess | None = None
-        self._told: dict[Key, RemoteObject] = {}
+        self._told: dict[Key, tuple[RemoteObject, float]] = {}  # with the time since which each is there
         self._live: set[str] = set()
-        self._since: dict[Key, float] = {}
         self._news = trio.Event()
         self._asked = trio.Event()
         self.problem = ""
@@ -128,9 +127,9 @@ class RemoteObjects:
     def objects(self) -> dict[Key, Object]:
         """Returns the exports of other machines, as rows of the registry."""
         found = {}
-        for key, said in self._told.items():
+        for key, (said, since) in self._told.items():
             try:
-                found[key] = self._object(key, said)
+                found[key] = self._object(key, said, since)
             except Fault as fault:
                 log.info("%s of the machine %s is ignored: %s", said.name, said.machine, fault.message)
         return found
@@ -216,13 +215,11 @@ class RemoteObjects:
                 key = (class_, messages.shown_name(class_, name, machine))
                 if class_ not in messages.CLASSES:
                     return
-                if key in self._told or len(self._told) < messages.MAX_OBJECTS:
-                    self._told[key] = said
-                    self._since.setdefault(key, time.time())
+                known = self._told.get(key)
+                if known or len(self._told) < messages.MAX_OBJECTS:
+                    self._told[key] = said, known[1] if known else time.time()
             case ObjectGone(machine=machine, class_=class_, name=name):
-                key = (class_, messages.shown_name(class_, name, machine))
-                self._told.pop(key, None)
-                self._since.pop(key, None)
+                self._told.pop((class_, messages.shown_name(class_, name, machine)), None)
             case MachineState(machine=machine, is_live=is_live):
                 (self._live.add if is_live else self._live.discard)(machine)
             case LinkState(problem=problem):
@@ -236,12 +233,10 @@ class RemoteObjects:
             self._news = trio.Event()
             await self._changed()
 
-    def _object(self, key: Key, said: RemoteObject) -> Object:
+    def _object(self, key: Key, said: RemoteObject, since: float) -> Object:
         class_, name = key
-        plugin = Plugin(
-            f"{ORIGIN}{said.machine}", "", hostcalls.TEAM, f"{said.machine} {said.class_} {said.name}"
-        )
         origin = f"{ORIGIN}{said.machine}"
+        plugin = Plugin(origin, "", hostcalls.TEAM, f"{said.machine} {said.class_} {said.name}")
         try:
             schema = msgspec.json.decode(said.schema, type=dict)
         except UNREADABLE:
@@ -262,9 +257,9 @@ class RemoteObjects:
             dry_run_flag=said.dry_run_flag,
         )
         if class_ == "agent":
-            made = _agent(plugin, self._since[key], described.judged(told), said.extra.get("cap", ""))
+            made = _agent(plugin, since, described.judged(told), said.extra.get("cap", ""))
         else:
-            made = described.object_of(plugin, origin, self._since[key], described.judged(told))
+            made = described.object_of(plugin, origin, since, described.judged(told))
         if made.plugin is None or said.machine in self._live:
             return made
         return replace(made, status=f"broken: {_away(said.machine)}")
