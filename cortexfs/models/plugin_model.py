@@ -12,7 +12,7 @@ This file must never know sockets, sessions or runners.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -44,8 +44,6 @@ MAX_TOKENS = 1 << 53
 # Failures after which a fallback is asked, if no answer has begun (docs/models.md, "Failure").
 ELSEWHERE = frozenset(("EHOSTDOWN", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "EDQUOT"))
 
-Say: TypeAlias = Callable[..., Awaitable[None]]
-
 _Event: TypeAlias = ReasoningDelta | ToolCall | Usage
 _events: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 
@@ -69,7 +67,7 @@ class PluginModels:
 
     async def _answer(self, object_: Object, plugin: hostcalls.Plugin, turn: Turn) -> None:
         who = turn.who.identity
-        if who.namespaces or who.root != (0, 0):
+        if who.is_elsewhere:
             why = f"{object_.name} needs a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call it from outside")
         what, data = await self._asked(model_of(object_, self._control), turn)
@@ -78,7 +76,7 @@ class PluginModels:
         asked_ = hostcalls.CallRequest("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
         said = _Said()
         try:
-            await self._run(plugin, who, asked_, object_.timeout or self._seconds, said, turn.say)
+            await self._run(plugin, asked_, object_.timeout or self._seconds, said, turn)
         except Fault as fault:
             if fault.code in ELSEWHERE and not said.anything:
                 raise NoAnswer(fault.code, fault.message) from None
@@ -96,16 +94,12 @@ class PluginModels:
         return _prepared(model, turn.input, before)
 
     async def _run(
-        self,
-        plugin: hostcalls.Plugin,
-        who: hostcalls.Identity,
-        asked_: hostcalls.CallRequest,
-        seconds: float,
-        said: _Said,
-        say: Say,
+        self, plugin: hostcalls.Plugin, asked_: hostcalls.CallRequest, seconds: float, said: _Said, turn: Turn
     ) -> None:
+        who = turn.who.identity
+
         async def heard(*frames: Frame) -> None:
-            await say(*frames)
+            await turn.say(*frames)
             if said.is_too_long:
                 raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
