@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from cortexfs.core import value_formats
@@ -108,11 +109,7 @@ class Drivers:
         fallback = self._control(object_, "fallback")
         listed = [line for _, line in value_formats.rules(fallback)] if fallback else []
         behind = [name for name in listed if name != object_.name]
-
-        async def answer(turn: Turn) -> None:
-            await self._chain(object_, first, behind, use, turn)
-
-        return answer if behind else first
+        return partial(self._chain, object_, first, behind, use) if behind else first
 
     def _one(self, object_: Object, use: str) -> Driver:
         """Returns the driver that answers for a model. Raises EHOSTDOWN if no name of its control has one."""
@@ -134,24 +131,21 @@ class Drivers:
         if name in FORMATS:
             served_by, home = provider_of(object_), object_.home
             source = self._sources.get(served_by) if home is None else self.own.get((home, served_by))
-            driver = self._asking(object_, name, source) if source else None
+            driver = partial(self._ask, object_, name, source) if source else None
         elif name in self._makers and object_.home is None:
             driver = self._makers[name](object_)
         return self._metered(object_, driver) if driver else None
 
-    def _asking(self, object_: Object, format_: str, source: ModelSource) -> Driver:
-        async def answer(turn: Turn) -> None:
-            model = model_of(object_, self._control)
-            used, clients = source._replace(format=format_), self._clients
-            if object_.home is not None:
-                if object_.status.startswith("broken"):
-                    raise Fault("EHOSTDOWN", f"{object_.path} is {object_.status}")
-                if not object_.serves(turn.uid):
-                    raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
-                clients = self._as_user(turn.who.identity)
-            await Attempts(model, FORMATS[format_], used, clients, turn, self._terms).answer()
-
-        return answer
+    async def _ask(self, object_: Object, format_: str, source: ModelSource, turn: Turn) -> None:
+        model = model_of(object_, self._control)
+        used, clients = source._replace(format=format_), self._clients
+        if object_.home is not None:
+            if object_.status.startswith("broken"):
+                raise Fault("EHOSTDOWN", f"{object_.path} is {object_.status}")
+            if not object_.serves(turn.uid):
+                raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
+            clients = self._as_user(turn.who.identity)
+        await Attempts(model, FORMATS[format_], used, clients, turn, self._terms).answer()
 
     async def _chain(self, object_: Object, first: Driver, behind: list[str], use: str, turn: Turn) -> None:
         """Ask one model after the other, until a part of an answer was sent. Each hop is reported."""

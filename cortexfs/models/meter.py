@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -36,23 +37,23 @@ class Meter:
         self._prices = prices
 
     def around(self, object_: Object, driver: Driver) -> Driver:
-        async def answer(turn: Turn) -> None:
-            if self._limits and object_.home is None:
-                await self._admit(turn.uid, object_.name)
-            metered, is_cut = _MeteredTurn(turn, object_.name), True
-            try:
-                await driver(cast(Turn, metered))
-                is_cut = False
-            except Exception:
-                is_cut = False
-                raise
-            finally:
-                used = metered.used(is_cut)
-                if used.input_tokens or used.output_tokens:
-                    with trio.CancelScope(shield=True):
-                        await self._count(turn, object_.name, used)
+        return partial(self._answer, object_, driver)
 
-        return answer
+    async def _answer(self, object_: Object, driver: Driver, turn: Turn) -> None:
+        if self._limits and object_.home is None:
+            await self._admit(turn.uid, object_.name)
+        metered, is_cut = _MeteredTurn(turn, object_.name), True
+        try:
+            await driver(cast(Turn, metered))
+            is_cut = False
+        except Exception:
+            is_cut = False
+            raise
+        finally:
+            used = metered.used(is_cut)
+            if used.input_tokens or used.output_tokens:
+                with trio.CancelScope(shield=True):
+                    await self._count(turn, object_.name, used)
 
     async def _admit(self, uid: int, model: str) -> None:
         try:

@@ -57,13 +57,7 @@ class PluginModels:
         self._seconds = default_seconds
 
     def driver(self, object_: Object) -> Driver | None:
-        if (plugin := object_.plugin) is None:
-            return None
-
-        async def answer(turn: Turn) -> None:
-            await self._answer(object_, plugin, turn)
-
-        return answer
+        return None if object_.plugin is None else partial(self._answer, object_, object_.plugin)
 
     async def _answer(self, object_: Object, plugin: hostcalls.Plugin, turn: Turn) -> None:
         who = turn.who.identity

@@ -98,16 +98,14 @@ class Locals:
 
     def driver(self, object_: Object) -> Driver | None:
         """Returns the driver of a model that has weights here, or None for another model."""
-        if (weights := self._weights.get(object_.name)) is None:
-            return None
+        weights = self._weights.get(object_.name)
+        return partial(self._answer, object_, weights) if weights else None
 
-        async def answer(turn: Turn) -> None:
-            if object_.status != "ready":
-                raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
-            # No deadlines: a prompt may wait for its turn, and models/local/engine.py watches the engine.
-            serving = partial(self._engines.serving, weights)
-            source = ModelSource(object_.name, serving, DRIVER, first=math.inf, silence=math.inf, rest=REST)
-            model = model_of(object_, self._control)
-            await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()
-
-        return answer
+    async def _answer(self, object_: Object, weights: Weights, turn: Turn) -> None:
+        if object_.status != "ready":
+            raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
+        # No deadlines: a prompt may wait for its turn, and models/local/engine.py watches the engine.
+        serving = partial(self._engines.serving, weights)
+        source = ModelSource(object_.name, serving, DRIVER, first=math.inf, silence=math.inf, rest=REST)
+        model = model_of(object_, self._control)
+        await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()
