@@ -91,7 +91,7 @@ class HttpConnection:
             await self._stream.send_all(said)
         begun = await self._next(connected=False)
         if not isinstance(begun, h11.Response):
-            raise Lost("the connection broke off", connected=False)
+            raise Lost(BROKE_OFF, connected=False)
         self.status = begun.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
 
@@ -129,7 +129,7 @@ class HttpConnection:
                 self._http.receive_data(data)
         except h11.RemoteProtocolError:
             if self._ended:
-                raise Lost("the connection broke off", connected) from None
+                raise Lost(BROKE_OFF, connected) from None
             # On a connection that has served before, it may be the unread rest of an answer.
             raise Lost("it does not speak HTTP", connected, lasting=not self._served) from None
         except trio.BrokenResourceError:

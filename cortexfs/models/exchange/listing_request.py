@@ -38,8 +38,8 @@ def models(name: str, provider: Provider, key: str, get: Get = got) -> list[List
         raise failures.no_key(name)
     found: list[ListedModel] = []
     after = ""
+    headers = {"Accept": "application/json"} | provider.headers | authorisation(key, provider.format)
     while True:
-        headers = _headers(provider, key)
         page, after_next = decode(_body(name, key, partial(get, _address(provider, after), headers)))
         found += page
         if not after_next or after_next == after or not page or len(found) >= MAX_MODELS:
@@ -52,10 +52,6 @@ def _address(provider: Provider, after: str) -> str:
         return f"{provider.base_url.rstrip('/')}/models"
     base = provider.base_url.rstrip("/").removesuffix("/v1")
     return f"{base}/v1/models?limit={PAGE}" + (f"&after_id={quote(after)}" if after else "")
-
-
-def _headers(provider: Provider, key: str) -> dict[str, str]:
-    return {"Accept": "application/json"} | provider.headers | authorisation(key, provider.format)
 
 
 def _body(name: str, key: str, get: Callable[[], web.WebAnswer]) -> bytes:
