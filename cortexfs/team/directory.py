@@ -22,7 +22,7 @@ from cortexfs.team import joining, keys, messages, server, subjects
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
 from cortexfs.team.nats_client import Client, batch, sequence_of
 from cortexfs.team.nats_wire import Delivery, token
-from cortexfs.team.places import TeamFacts, TeamPlaces, written
+from cortexfs.team.places import Member, TeamFacts, TeamPlaces, written
 
 FACTS = ("team", "facts")  # class and name of the entry with the facts of the team
 TOKEN = ("machine", "token")  # of the entry with a machine's token
@@ -36,43 +36,20 @@ _objects = msgspec.msgpack.Decoder(RemoteObject)
 _facts = msgspec.msgpack.Decoder(TeamFacts)
 
 
-class Facts:
-    """The servers of the team, and the machines that were removed from it, as far as this machine knows."""
-
-    def __init__(self, places: TeamPlaces, account: str, changed: Callable[[TeamFacts], None]) -> None:
-        self._places = places
-        self._public = keys.public_raw(keys.ACCOUNT, account)
-        self._changed = changed
-        self.now = places.read_facts()
-
-    def hear(self, delivery: Delivery) -> None:
-        data = keys.opened(self._public, delivery.subject, delivery.data)
-        stamp = keys.stamp_of(delivery.data)
-        if stamp < self.now.stamp:
-            raise Fault("EPROTO", "it is older than what is known")
-        if stamp == self.now.stamp:
-            return
-        said = messages.decoded(_facts, data, "the entry is not valid")
-        for each in said.servers:  # the servers go into the configuration of the server here
-            messages.check_machine(each.machine)
-            server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
-        self.now = replace(said, stamp=stamp)
-        try:
-            written(self._places.facts, self.now)
-        except OSError as problem:  # a full disk, for example; the team goes on
-            log.warning("the facts of the team cannot be saved: %s", problem)
-        self._changed(self.now)
-
-
 class Directory:
+    """Its attributes are the entries by kind, and the functions that are told of changes."""
+
     def __init__(
-        self, account: str, machine: str, facts: Facts, changed: Callable[[RemoteObject | ObjectGone], None]
-    ) -> None:
-        self._account = account
-        self._machine = machine
+        self, places: TeamPlaces, member: Member, learnt: Callable[[TeamFacts], None],
+        changed: Callable[[RemoteObject | ObjectGone], None],
+    ) -> None:  # fmt: skip
+        self._places = places
+        self._account = member.account
+        self._machine = member.machine
+        self._learnt = learnt
         self._changed = changed
         self._machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
-        self.facts = facts
+        self.facts = places.read_facts()
         self._incarnations: dict[str, bytes] = {}
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
@@ -155,8 +132,22 @@ class Directory:
 
     def _learn(self, delivery: Delivery) -> None:
         """Take in the facts. Forget the machines that were removed, and their objects."""
-        self.facts.hear(delivery)
-        gone = {*self.facts.now.removed} & {*self._machines}
+        data = keys.opened(keys.public_raw(keys.ACCOUNT, self._account), delivery.subject, delivery.data)
+        stamp = keys.stamp_of(delivery.data)
+        if stamp < self.facts.stamp:
+            raise Fault("EPROTO", "it is older than what is known")
+        if stamp > self.facts.stamp:
+            said = messages.decoded(_facts, data, "the entry is not valid")
+            for each in said.servers:  # the servers go into the configuration of the server here
+                messages.check_machine(each.machine)
+                server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
+            self.facts = replace(said, stamp=stamp)
+            try:
+                written(self._places.facts, self.facts)
+            except OSError as problem:  # a full disk, for example; the team goes on
+                log.warning("the facts of the team cannot be saved: %s", problem)
+            self._learnt(self.facts)
+        gone = {*self.facts.removed} & {*self._machines}
         for machine in gone:
             del self._machines[machine]
         for subject in [subject for subject, one in self.objects.items() if one.machine in gone]:
@@ -166,7 +157,7 @@ class Directory:
         said = keys.machine_of(data.decode("ascii", "replace"), self._account)
         if said.name != machine:
             raise Fault("EPROTO", f"the token is that of {said.name}")
-        if machine in self.facts.now.removed:
+        if machine in self.facts.removed:
             raise Fault("EPROTO", "it has been removed from the team")
         known = self._machines.get(machine)
         if known is None or said.issued >= known.issued:

@@ -44,7 +44,7 @@ class Founder:
         records = self._places.read_machines()
         removed = [name for name, one in records.items() if one.removed]
         servers = [one.server for one in records.values() if one.server and not one.removed]
-        known = self._directory.facts.now
+        known = self._directory.facts
         is_cluster = known.is_cluster or len(servers) >= server.SERVERS
         account = keys.Key.of_seed(self._places.read_secrets().account)
         subject = subjects.entry(self._member.machine, *FACTS)
@@ -107,7 +107,7 @@ class Founder:
                 await client.connected.wait()
             await client.request(_CLAIMS, said.encode(), ANSWER_SECONDS)
             for machine, one in records.items():
-                if one.removed and one.server and self._directory.facts.now.is_cluster:
+                if one.removed and one.server and self._directory.facts.is_cluster:
                     asked = msgspec.json.encode({"peer": machine})
                     await client.request(_REMOVE, asked, ANSWER_SECONDS)
 

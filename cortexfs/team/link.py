@@ -34,7 +34,7 @@ from cortexfs.peers.ancestry import is_stopped
 from cortexfs.peers.prompt import ShortConversations
 from cortexfs.peers.streams import send
 from cortexfs.team import keys, messages, subjects
-from cortexfs.team.directory import Directory, Facts
+from cortexfs.team.directory import Directory
 from cortexfs.team.exporting import Exporting
 from cortexfs.team.founder import Founder
 from cortexfs.team.incoming import Incoming
@@ -113,8 +113,7 @@ class TeamLink:
         self.client = client = Client(me, member.servers, account, subjects.inbox(me))
         self.mapping = Mapping(places)
         self.standins = StandIns(root, nursery)
-        facts = Facts(places, member.account, self._facts_changed)
-        self.directory = Directory(member.account, me, facts, self._object_changed)
+        self.directory = Directory(places, member, self._facts_changed, self._object_changed)
         self.presence = Presence(client, self.directory.machines, self._machine_changed)
         self.pools = Pools(self.presence, me, self.daemon.tell)
         self.outgoing = Outgoing(client, self.pools, self.directory)
@@ -127,7 +126,7 @@ class TeamLink:
         self.presence.is_stopped = partial(is_stopped, daemon)
         self.server = TeamServer(places, me)
         self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
-        self._facts_changed(facts.now)
+        self._facts_changed(self.directory.facts)
         self.sessions = SessionStream(client, self.mapping, places.cursor, key_of, self.presence.is_live)
         client.on_connect = self._connected
         client.on_read = self.incoming.begin
@@ -226,8 +225,8 @@ class TeamLink:
                 "machine": self.member.machine,
                 "server": self.client.server if self.client.is_connected else "",
                 "problem": self.client.problem,
-                "servers": [each.machine for each in self.directory.facts.now.servers],
-                "is_cluster": self.directory.facts.now.is_cluster,
+                "servers": [each.machine for each in self.directory.facts.servers],
+                "is_cluster": self.directory.facts.is_cluster,
                 "machines": {
                     each: each in self.presence.live
                     for each in sorted({*self.directory.machines, *self.presence.live})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import certificates, directory, joining, keys, subjects
 from cortexfs.team import exporting as exporting_
-from cortexfs.team.directory import FACTS, INCARNATION, TOKEN, Directory, Facts
+from cortexfs.team.directory import FACTS, INCARNATION, TOKEN, Directory
 from cortexfs.team.exporting import Exporting
 from cortexfs.team.joining import Invitation, Issuer, Reply, ServerWish, Wish, machine_token
 from cortexfs.team.mapping import Mapping
@@ -44,8 +45,7 @@ def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
     )
 
     def begun() -> Directory:
-        facts = Facts(places, account.public, lambda said: None)
-        return Directory(account.public, "laptop", facts, lambda said: None)
+        return learning(places, "laptop", account)
 
     first = begun()
     first.hear(met)
@@ -61,6 +61,16 @@ def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
 
 def entry(machine: str, what: tuple[str, str], data: bytes) -> Delivery:
     return Delivery(subjects.entry(machine, *what), "1", "", "", {}, data)
+
+
+def learning(
+    places: TeamPlaces,
+    machine: str,
+    account: keys.Key,
+    learnt: Callable[[TeamFacts], None] = lambda said: None,
+) -> Directory:
+    member = Member("team", machine, [], account.public, "", "", "")
+    return Directory(places, member, learnt, lambda said: None)
 
 
 class Told(Client):
@@ -210,16 +220,16 @@ def test_no_fact_of_a_team_is_more_than_words(bad: ServerRecord, tmp_path: Path)
     account, places = keys.Key.new(keys.ACCOUNT), TeamPlaces(tmp_path, tmp_path)
     places.folder.mkdir()
     changed: list[TeamFacts] = []
-    facts = Facts(places, account.public, changed.append)
+    known = learning(places, "laptop", account, changed.append)
     subject = subjects.entry("box", *FACTS)
     for each in (bad, ServerRecord("box", ["h:1"], "h:2001", "ab")):
         sealed = keys.seal(account, subject, msgspec.msgpack.encode(TeamFacts([each])), time.time())
         if each is bad:
             with pytest.raises(Fault):
-                facts.hear(entry("box", FACTS, sealed))
+                known.hear(entry("box", FACTS, sealed))
             assert (changed, places.read_facts()) == ([], TeamFacts())
         else:
-            facts.hear(entry("box", FACTS, sealed))
+            known.hear(entry("box", FACTS, sealed))
             assert changed == [places.read_facts()]
 
 
@@ -228,8 +238,7 @@ def test_a_full_directory_does_not_keep_a_machine_from_its_calls(
 ) -> None:
     monkeypatch.setattr(directory, "MAX_OBJECTS", 0)
     account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
-    facts = Facts(TeamPlaces(tmp_path, tmp_path), account.public, lambda said: None)
-    known = Directory(account.public, "laptop", facts, lambda said: None)
+    known = learning(TeamPlaces(tmp_path, tmp_path), "laptop", account)
     known.hear(entry("box", TOKEN, machine_token(account, "box", key.public).encode()))
     sealed = keys.seal(key, subjects.entry("box", *INCARNATION), b"word")
     known.hear(entry("box", INCARNATION, sealed))
@@ -262,7 +271,7 @@ async def test_an_export_that_finds_no_room_keeps_no_other_back(monkeypatch: pyt
 
     key = keys.Key.new(keys.USER)
     places = TeamPlaces(Path("/nowhere"), Path("/nowhere"))
-    known = Directory(key.public, "box", Any, lambda said: None)  # type: ignore[arg-type]
+    known = learning(places, "box", key)
     exporting = Two("/nowhere", Mapping(places), Full())
     with trio.CancelScope() as scope:
         await exporting.run(known, "token")
