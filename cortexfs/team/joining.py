@@ -13,7 +13,6 @@ stays given. The new machine makes its own key, which no other machine sees.
 
 from __future__ import annotations
 
-import base64
 import logging
 import math
 import re
@@ -117,8 +116,8 @@ class Invitation(NamedTuple):
         claims = _claims(account.public, key, issued, issued + seconds)
         signature = claims.signature(account)
         content = _Content(servers, pin, key.raw, account.public_raw, issued, issued + seconds, signature)
-        text = base64.urlsafe_b64encode(msgspec.msgpack.encode(content)).rstrip(b"=").decode()
-        return cls(servers, pin, key, account.public, claims.with_signature(signature), PREFIX + text)
+        text = PREFIX + keys.unpadded(msgspec.msgpack.encode(content))
+        return cls(servers, pin, key, account.public, claims.with_signature(signature), text)
 
     @classmethod
     def read(cls, text: str) -> Invitation:
@@ -126,8 +125,7 @@ class Invitation(NamedTuple):
         try:
             if not text.strip().startswith(PREFIX) or len(text) > _MAX_TOKEN:
                 raise ValueError
-            data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-            content = msgspec.msgpack.decode(data, type=_Content)
+            content = msgspec.msgpack.decode(keys.padded(body), type=_Content)
             key = keys.Key(keys.USER, content.seed)
             for each in content.servers:
                 check_address(each)

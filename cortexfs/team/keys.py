@@ -146,38 +146,35 @@ def _verified(public: bytes, signature: bytes, data: bytes) -> bool:
 # -- JWTs
 
 
-def _part(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
-
-
 def unpadded(data: bytes) -> str:
-    """Returns bytes in the form that NATS uses in JSON."""
-    return _part(data).decode()
+    """Returns bytes in the form that JWTs, and NATS in JSON, have for them."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _unpart(text: str) -> bytes:
+def padded(text: str) -> bytes:
+    """Returns the bytes of such a text. Raises EPROTO if it is none."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise Fault("EPROTO", "this is not the token of a machine") from None
 
 
-_HEADER = _part(b'{"typ":"JWT","alg":"ed25519-nkey"}')
+_HEADER = unpadded(b'{"typ":"JWT","alg":"ed25519-nkey"}')
 
 
 class Claims(NamedTuple):
     """The claims of a JWT in their only encoding. From the same facts the signed bytes can be made again."""
 
-    text: bytes  # the part of the JWT that is signed
+    text: str  # the part of the JWT that is signed
 
     def signed(self, key: Key) -> str:
         return self.with_signature(self.signature(key))
 
     def signature(self, key: Key) -> bytes:
-        return key.sign(self.text)
+        return key.sign(self.text.encode())
 
     def with_signature(self, signature: bytes) -> str:
-        return (self.text + b"." + _part(signature)).decode()
+        return f"{self.text}.{unpadded(signature)}"
 
 
 def _claims(issuer: str, subject: str, name: str, nats: dict[str, Any], issued: int, expires: int) -> Claims:
@@ -186,7 +183,7 @@ def _claims(issuer: str, subject: str, name: str, nats: dict[str, Any], issued: 
         value["exp"] = expires
     mark = hashlib.sha256(msgspec.json.encode(value)).digest()
     body = msgspec.json.encode({"jti": base64.b32encode(mark).rstrip(b"=").decode(), **value})
-    return Claims(_HEADER + b"." + _part(body))
+    return Claims(f"{_HEADER}.{unpadded(body)}")
 
 
 def operator_claims(key: Key, system: str) -> Claims:
@@ -243,10 +240,10 @@ def machine_of(token: str, account: str) -> MachineToken:
     header, _, rest = token.partition(".")
     body, _, signature = rest.partition(".")
     signed = f"{header}.{body}".encode()
-    if not _verified(public_raw(ACCOUNT, account), _unpart(signature), signed):
+    if not _verified(public_raw(ACCOUNT, account), padded(signature), signed):
         raise Fault("EPROTO", "the token of a machine is not signed by the team's key")
     try:
-        known = msgspec.json.decode(_unpart(body), type=_Known)
+        known = msgspec.json.decode(padded(body), type=_Known)
     except UNREADABLE:
         raise Fault("EPROTO", "this is not the token of a machine") from None
     return MachineToken(known.name, public_raw(USER, known.sub), known.iat)
