@@ -62,7 +62,7 @@ class Founder:
             await self._tell_servers(records)
         for machine in removed:
             purged = msgspec.json.encode({"filter": f"ctx.dir.{machine}.>"})
-            await self._client.request(subjects.PURGE, purged, ANSWER_SECONDS)
+            await self._client.request(subjects.PURGE, purged)
 
     async def watch(self) -> None:
         """Watch the files of machines, for ever. After a failure, the next look tries again."""
@@ -105,10 +105,10 @@ class Founder:
         async def tell() -> None:
             with trio.move_on_after(ANSWER_SECONDS):
                 await client.connected.wait()
-            await client.request(_CLAIMS, said.encode(), ANSWER_SECONDS)
+            await client.request(_CLAIMS, said.encode())
             for machine, one in records.items():
                 if one.removed and one.server and self._directory.facts.is_cluster:
                     asked = msgspec.json.encode({"peer": machine})
-                    await client.request(_REMOVE, asked, ANSWER_SECONDS)
+                    await client.request(_REMOVE, asked)
 
         await until_one_ends(tell, client.run)

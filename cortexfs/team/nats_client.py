@@ -4,7 +4,7 @@
         nursery.start_soon(client.run)
         client.subscribe("ctx.live.*", heard)       a function, called with each Delivery
         client.publish(subject, data)
-        answers = await client.request(subject, data, seconds)
+        answers = await client.request(subject, data)
 
 Rules: messages published while the connection is away are lost; code that must notice numbers its messages.
 The bytes that wait to be sent are bounded. A function that is called with a message never waits.
@@ -144,35 +144,29 @@ class Client:
             self._send(nats_wire.subscribe(subject, number))
 
     async def request(
-        self,
-        subject: str,
-        data: bytes,
-        seconds: float,
-        *,
-        many: Callable[[Delivery], bool] | None = None,
-        headers: dict[str, str] | None = None,
+        self, subject: str, data: bytes, *, is_batch: bool = False, headers: dict[str, str] | None = None
     ) -> list[Delivery]:
-        """Returns the answer, or several up to the one that `many` accepts. May raise ETIMEDOUT."""
+        """Returns the answer, or all answers of a batch. May raise ETIMEDOUT."""
         word = secrets.token_hex(12)
         send, answers = trio.open_memory_channel[Delivery](16 << 10)
         self._answers[word] = send
         found: list[Delivery] = []
         try:
             self.publish(subject, data, f"{self._inbox}.{word}", headers)
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(ANSWER_SECONDS):
                 while True:
                     found.append(await answers.receive())
                     if found[-1].status == "503":
                         raise Fault("EHOSTDOWN", "no machine in the team answers this request now")
-                    if many is None or many(found[-1]):
+                    if not is_batch or found[-1].status in _BATCH_ENDS:
                         return found
         finally:
             del self._answers[word]
-        raise Fault("ETIMEDOUT", f"the team's server has not answered within {seconds:g} s")
+        raise Fault("ETIMEDOUT", f"the team's server has not answered within {ANSWER_SECONDS:g} s")
 
     async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
         """Publish data, and wait until a stream stores it. Raises a Fault for any error but `passed`."""
-        stored(await self.request(subject, data, ANSWER_SECONDS), passed)
+        stored(await self.request(subject, data), passed)
 
     def _answered(self, delivery: Delivery) -> None:
         waiting = self._answers.get(delivery.subject.rpartition(".")[2])
@@ -345,9 +339,7 @@ def stream_answer(found: list[Delivery]) -> StreamAnswer:
 
 async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Delivery]:
     """Returns some messages of a stream, each with its subject there; none if there are no more."""
-    answers = await client.request(
-        subject, msgspec.json.encode(asked), ANSWER_SECONDS, many=lambda one: one.status in _BATCH_ENDS
-    )
+    answers = await client.request(subject, msgspec.json.encode(asked), is_batch=True)
     found = [each for each in answers if not each.status]
     return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
 

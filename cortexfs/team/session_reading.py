@@ -26,7 +26,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, nats_client, subjects
-from cortexfs.team.nats_client import ANSWER_SECONDS, Client, sequence_of
+from cortexfs.team.nats_client import Client, sequence_of
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import read, written
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog, piece_of
@@ -47,7 +47,7 @@ class LogStore:
 
     async def look(self) -> tuple[str, int]:
         """Returns the time when the stream was made, and the number of its last message."""
-        found = await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS)
+        found = await self._client.request(subjects.LOG_INFO, b"")
         answer = nats_client.stream_answer(found)
         if answer.error:
             raise Fault("EHOSTDOWN", f"the team's server refuses: {answer.error.description}")
@@ -67,7 +67,7 @@ class LogStore:
             "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
             "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
         }
-        found = await self._client.request(subject, sealed, ANSWER_SECONDS, headers=headers)
+        found = await self._client.request(subject, sealed, headers=headers)
         answer = nats_client.stored(found, _WRONG_SEQUENCE)
         if answer.error is not None:
             return 0

@@ -50,7 +50,7 @@ class StreamInMemory:
 
     def publish(self, subject: str, data: bytes) -> None: ...
 
-    async def request(self, subject: str, data: bytes, seconds: float, **how: Any) -> list[Delivery]:
+    async def request(self, subject: str, data: bytes, **how: Any) -> list[Delivery]:
         await trio.lowlevel.checkpoint()
         if subject == subjects.LOG_INFO:
             return [_answer(created="once", state={"last_seq": len(self.messages)})]
