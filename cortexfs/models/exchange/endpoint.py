@@ -31,15 +31,14 @@ class Lost(Exception):
 
 
 class Endpoint:
-    kept = True  # its connections are kept for the next request
+    """The address of a provider, or of an engine while `is_alive`: after its end another process may have its
+    port, and must get no request."""
 
-    def __init__(self, base_url: str, key: str) -> None:
+    def __init__(self, base_url: str, key: str, is_alive: Callable[[], bool] | None = None) -> None:
         self.base_url = base_url
         self.key = key
-
-    def is_there(self) -> bool:
-        """Returns False if another process may have the address by now. Called after each connect."""
-        return True
+        self.is_there = is_alive or (lambda: True)  # called after each connect
+        self.kept = is_alive is None  # a connection for the next request: an engine has a thread for each
 
 
 def authorisation(key: str, format_: str) -> dict[str, str]:

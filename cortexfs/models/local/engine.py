@@ -59,20 +59,6 @@ class EngineTerms(NamedTuple):
     threads: int = 0  # 0: as many as the cores that we may use
 
 
-class EngineAddress(Endpoint):
-    """The address and the key of a loaded engine. After its end another process may have its port, and must
-    get no request."""
-
-    kept = False  # the engine has a thread for each connection
-
-    def __init__(self, port: int, key: str, is_alive: Callable[[], bool]) -> None:
-        super().__init__(f"http://127.0.0.1:{port}/v1", key)
-        self._is_alive = is_alive
-
-    def is_there(self) -> bool:
-        return self._is_alive()
-
-
 class Engines:
     """All engines of a daemon. A file has one engine, even if it has several names."""
 
@@ -102,7 +88,7 @@ class Engines:
             await self._over.wait()
 
     @asynccontextmanager
-    async def serving(self, weights: Weights) -> AsyncIterator[EngineAddress]:
+    async def serving(self, weights: Weights) -> AsyncIterator[Endpoint]:
         """Provides the loaded server while it is used. If its process ends meanwhile, the body of the context
         is cancelled, and the context raises a fault that names the cause."""
         process, broken = self._process(weights), False
@@ -144,7 +130,7 @@ class _Process:
         self._users: set[trio.CancelScope] = set()
         self._idle_since = trio.current_time()
         self._ready = trio.Event()
-        self._served: EngineAddress | None = None
+        self._served: Endpoint | None = None
         self.ended = trio.Event()
         self.fault: Fault | None = None  # the cause, once the process cannot be used
 
@@ -163,7 +149,7 @@ class _Process:
                 self._users.discard(scope)
                 self._idle_since = trio.current_time()
 
-    async def loaded(self) -> EngineAddress:
+    async def loaded(self) -> Endpoint:
         await self._ready.wait()
         if self._served is None:
             raise self.fault or self._fault("EHOSTDOWN", "ended")
@@ -211,7 +197,7 @@ class _Process:
             elif trio.current_time() - self._idle_since >= self._terms.idle:
                 self._kill("EHOSTDOWN", "was ended, as no request needed it")
 
-    async def _load(self, channel: trio.SocketStream) -> EngineAddress | None:
+    async def _load(self, channel: trio.SocketStream) -> Endpoint | None:
         """Send the request to load the weights. Returns None if the engine does not load them."""
         key = secrets.token_urlsafe(32)
         load = engine_protocol.LoadRequest(
@@ -233,9 +219,9 @@ class _Process:
         if isinstance(answer, engine_protocol.LoadFailure):
             self._kill("EHOSTDOWN", f"cannot load: {one_line(answer.why)}")
             return None
-        return EngineAddress(answer.port, key, self._is_alive)
+        return Endpoint(f"http://127.0.0.1:{answer.port}/v1", key, self._is_alive)
 
-    async def _look(self, served: EngineAddress) -> None:
+    async def _look(self, served: Endpoint) -> None:
         """Kill an engine that does not report its slots. The thread that computes the answers reports them,
         between two batches."""
         with trio.move_on_after(self._terms.silence) as clock:

@@ -23,9 +23,9 @@ from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
 from cortexfs.models.exchange.clients import get
-from cortexfs.models.exchange.endpoint import Lost
+from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import EngineAddress, Engines, EngineTerms
+from cortexfs.models.local.engine import Engines, EngineTerms
 from cortexfs.models.local.weights import Local, Weights
 from cortexfs.pool.starter import Starter
 from tests.places import PROJECT
@@ -78,7 +78,7 @@ class World:
     def weights(self, kind: str) -> Weights:
         return Weights(NAME, Path(f"/nowhere/{kind}.gguf"), 512)
 
-    def serving(self, kind: str) -> AbstractAsyncContextManager[EngineAddress]:
+    def serving(self, kind: str) -> AbstractAsyncContextManager[Endpoint]:
         return self.engines.serving(self.weights(kind))
 
     def pid(self, kind: str) -> int | None:
@@ -330,7 +330,7 @@ async def test_a_stranger_at_its_port_hears_nothing() -> None:
     async with listener[0]:
         port = listener[0].socket.getsockname()[1]
         with pytest.raises(Lost):
-            await get(EngineAddress(port, served.key, served.is_there), "/slots")
+            await get(Endpoint(f"http://127.0.0.1:{port}/v1", served.key, served.is_there), "/slots")
         async with await listener[0].accept() as stranger:
             assert await stranger.receive_some() == b""
 
