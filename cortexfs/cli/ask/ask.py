@@ -24,7 +24,7 @@ from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import Exchange, decider
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
-from cortexfs.cli.ask import answer, attach, mcp_prompts, place, prompts, schema, template, tools
+from cortexfs.cli.ask import answer, attach, place, prompts, schema, template, tools
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
@@ -103,8 +103,7 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 def _list(options: argparse.Namespace) -> int:
     there = {name: template.load(name) for name in template.known()}
-    told = prompts.known(options.root) | mcp_prompts.known(options.root)
-    there |= {name: AskOptions(prompt=about) for name, about in told.items()}
+    there |= {name: AskOptions(prompt=about) for name, about in prompts.known(options.root).items()}
     if options.json:
         output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
     elif there:

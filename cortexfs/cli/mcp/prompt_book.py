@@ -35,7 +35,7 @@ from mcp_types import (
 )
 
 from cortexfs.cli import objects
-from cortexfs.cli.ask import attach, mcp_prompts, prompts, template
+from cortexfs.cli.ask import attach, prompts, template
 from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
@@ -62,7 +62,7 @@ class TemplateBook:
     def listed(self) -> Sequence[ListedPrompt]:
         own = {name: asked for name in template.known() if (asked := _own(name)) is not None}
         found = [_of_template(name, asked) for name, asked in own.items()]
-        theirs = mcp_prompts.listed(self._root) | prompts.listed(self._root)
+        theirs = prompts.of_servers(self._root) | prompts.of_plugins(self._root)
         found += [one for name, one in theirs.items() if name not in own]
         for path in self._agents():
             name = objects.short(self._root, path)
@@ -101,9 +101,9 @@ class TemplateBook:
         if name in template.known():
             default = template.load(name).defaults.get(wanted, "")
             return [default] if default and default.startswith(argument["value"]) else []
-        if name not in mcp_prompts.listed(self._root):
+        if name not in prompts.of_servers(self._root):
             return []
-        return mcp_prompts.completed(name, self._root, argument, values)
+        return prompts.completed(name, self._root, argument, values)
 
     def _of_agent(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         if set(values) != {TASK}:

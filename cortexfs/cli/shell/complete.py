@@ -200,9 +200,9 @@ def _callers(current: str, root: str | None) -> list[str]:
 
 
 def _templates(current: str, root: str | None) -> list[str]:
-    from cortexfs.cli.ask import mcp_prompts, prompts, template
+    from cortexfs.cli.ask import prompts, template
 
-    return [*template.known(), *prompts.known(root), *mcp_prompts.known(root)]
+    return [*template.known(), *prompts.known(root)]
 
 
 # By the program's name for an argument, or else by the name in its help.
