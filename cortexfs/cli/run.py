@@ -1,4 +1,9 @@
-"""`ctx run`: become the object's runner, so that exit status, streams and signals are its own."""
+"""`ctx run`: become the object's runner, so that exit status, streams and signals are its own.
+
+With --fail-on-denied, an agent's run is a child process, whose frames are read and printed as exec prints
+them. Its standard input is ours. A Ctrl-C reaches the run too, and the run reports its end. Other signals
+that end this program are passed on to it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any, NoReturn
 
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.parser import FAIL_ON_DENIED, FAIL_ON_DENIED_FLAG, Command, arg
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import EXIT_FAILED, Fault
 
 # By errno of execve(2) of an object: whose fault it is, and what to do.
 FAULTS = {
@@ -19,8 +24,7 @@ FAULTS = {
     errno.EACCES: ("EACCES", "you may not execute it; its mode bits or its policy say so"),
     errno.ENOEXEC: ("EPROTO", "it is no program; see: ctx doctor"),
 }
-
-
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 _OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of both options, the last one counts
 
 
@@ -30,9 +34,7 @@ def run(options: argparse.Namespace) -> int:
         root = mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
     if _counts_denials(options, path):
-        from cortexfs.cli.talk.watched import watch  # imports modules that a plain run does not need
-
-        return watch(path, options.words, options.output)
+        return _watch(path, options.words, options.output)
     try:
         become(path, [path, *options.words], **({"CTX_OUTPUT": options.output} if options.output else {}))
     except OSError as problem:
@@ -44,6 +46,41 @@ def _counts_denials(options: argparse.Namespace, path: str) -> bool:
     """Returns True if this process has to watch the run for denied calls; only agents have any."""
     wanted = options.fail_on_denied or os.environ.get(FAIL_ON_DENIED) == "1"
     return wanted and os.path.basename(os.path.dirname(os.path.realpath(path))) == "agent"
+
+
+def _watch(path: str, words: list[str], output: str | None) -> int:
+    """Run it. Returns the exit status, which is 13 if a call was denied."""
+    import subprocess  # a plain run needs none of these modules
+
+    from cortexfs.chat.calls import Show
+    from cortexfs.chat.state import Talk
+    from cortexfs.cli import talking
+    from cortexfs.client import Failed, new_id
+    from cortexfs.client.execution import Run
+
+    heard, show = talking.printing(talking.output(output))
+    talk, denials = Talk(os.path.basename(path), "", "private", new_id), talking.DeniedCalls(True)
+    environ = {**os.environ, "CTX_OUTPUT": "jsonl"}
+    process = subprocess.Popen([path, *words], stdout=subprocess.PIPE, env=environ, bufsize=0)
+    before = {
+        number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in PASSED_ON
+    }
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Run(process, path) as run:
+            for frame in run:
+                denials.hear(frame)
+                heard(frame)
+                for deed in talk.hear(frame):
+                    if isinstance(deed, Show):
+                        show(deed)
+    except Failed:
+        if not run.status:  # else its runner has reported why it ended, as after a signal
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return denials.status(EXIT_FAILED if run.status is None else run.status)
 
 
 def become(path: str, words: list[str], **environ: str) -> NoReturn:

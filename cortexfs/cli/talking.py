@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import shutil
@@ -59,13 +58,13 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
     return arg("--session", "SESSION", "its name (default: default)", default="default"), scope
 
 
-def named(options: argparse.Namespace) -> ChatPlace:
+def named(given: str | None, name: str, scope: Scope = "private") -> ChatPlace:
     """Returns the object as the place of a chat about files here. Raises a Fault for a tool."""
-    root = mounts.answering(options.root)
-    path, whole = objects.conversing(root, options.object)
+    root = mounts.answering(given)
+    path, whole = objects.conversing(root, name)
     sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
     outside = Outside(_attached, partial(objects.conversing, root))
-    return ChatPlace(root, path, whole, getattr(options, "scope", "private"), sight, outside)
+    return ChatPlace(root, path, whole, scope, sight, outside)
 
 
 def _attached(source: str) -> tuple[str, bytes]:
@@ -74,8 +73,8 @@ def _attached(source: str) -> tuple[str, bytes]:
     return attach.read(source)
 
 
-def output(options: argparse.Namespace) -> str:
-    chosen = options.output or os.environ.get("CTX_OUTPUT") or ("text" if sys.stdout.isatty() else "jsonl")
+def output(given: str | None) -> str:
+    chosen = given or os.environ.get("CTX_OUTPUT") or ("text" if sys.stdout.isatty() else "jsonl")
     if chosen not in OUTPUTS:
         raise Fault("EINVAL", f"CTX_OUTPUT is {chosen!r}; it can be {' or '.join(OUTPUTS)}")
     return str(chosen)

@@ -21,7 +21,6 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.chat.commands import ChatPlace
-from cortexfs.chat.exchange import Exchange, decider
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
 from cortexfs.cli.ask import answer, attach, place, prompts, schema, template, tools
@@ -150,7 +149,7 @@ def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
 @contextlib.contextmanager
 def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
     """Yields the object to ask, and the named object. With tools, an agent that has the tools is asked."""
-    model = place.named(root, asked.model or place.MAIN, scope)
+    model = talking.named(root, asked.model or place.MAIN, scope)
     if not asked.tools:
         yield model, model
         return
@@ -158,7 +157,7 @@ def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator
         raise Fault("EINVAL", f"{model.whole} is an agent, with tools of its own; -T goes with a model")
     holder = place.agent_of(session)
     with tools.offered(root, holder.partition("/")[2], model.name, asked.tools):
-        yield place.named(root, f"home/{os.getuid()}/{holder}", scope), model
+        yield talking.named(root, f"home/{os.getuid()}/{holder}", scope), model
 
 
 def _ask(
@@ -172,21 +171,12 @@ def _ask(
     session = question.session if question else place.new_session()
     cwd = where.beginning(session)
     talk = Talk(where.name, session, where.scope, new_id, cwd, where.sight(session, cwd))
-    denials = talking.DeniedCalls(options.fail_on_denied)
     with contextlib.ExitStack() as waiting:
         waiting.enter_context(progress.shown(f"waiting for {model.name}"))
         heard = Answer(asked.extract or options.json, waiting)
-        is_asked = sys.stdin.isatty() and sys.stderr.isatty()
-        decide = decider(options.approve, is_asked, talk, heard.show)
-
-        def hear(frame: Any) -> None:
-            heard.hear(frame)
-            denials.hear(frame)
-
         with where.connect() as conversation:
-            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide, is_asked=is_asked)
             try:
-                status = denials.status(carry_out(exchange, talk, said))
+                status = carry_out(options, conversation, talk, said, heard.show, heard.hear)
             except Failed as failed:
                 if options.json:  # the output names the session, in which the run may go on
                     _printed(options, asked, heard, model, session, exit_status(failed.code))

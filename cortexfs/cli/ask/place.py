@@ -8,7 +8,6 @@ This file must never know the question.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import time
@@ -17,11 +16,8 @@ from pathlib import Path
 import msgspec
 
 from cortexfs.chat import sessions
-from cortexfs.chat.commands import ChatPlace
-from cortexfs.cli import talking
 from cortexfs.core.errors import Fault
 from cortexfs.core.names import check_session
-from cortexfs.core.talk.requests import Scope
 from cortexfs.state import believed, directories, whole_files
 
 MAIN = "model/main"
@@ -38,10 +34,6 @@ class LastQuestion(msgspec.Struct, frozen=True):
     session: str
     tools: tuple[str, ...] = ()
     system: str = ""
-
-
-def named(root: str, object_: str, scope: Scope) -> ChatPlace:
-    return talking.named(argparse.Namespace(root=root, object=object_, scope=scope))
 
 
 def new_session() -> str:

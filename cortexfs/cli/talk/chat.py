@@ -25,7 +25,8 @@ DUMB = ("", "dumb", "unknown")
 
 
 def run(options: argparse.Namespace) -> int:
-    place, cwd = talking.named(options), talking.directory(options.cwd)
+    place = talking.named(options.root, options.object, options.scope)
+    cwd = talking.directory(options.cwd)
     try:
         # A person sits at a terminal with cursor control.
         if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB:

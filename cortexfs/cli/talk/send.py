@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 
 from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Exchange, PersonLeft, decider
@@ -12,7 +13,7 @@ from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, talking
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg
-from cortexfs.client import Failed, new_id
+from cortexfs.client import Conversation, Failed, new_id
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import exit_status
 from cortexfs.core.frames import AnyFrame, Done, Error
@@ -21,26 +22,17 @@ from cortexfs.core.talk.requests import Input
 
 def run(options: argparse.Namespace) -> int:
     words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the typed --
-    chosen = talking.output(options)
-    where = talking.named(options)
+    chosen = talking.output(options.output)
+    where = talking.named(options.root, options.object, options.scope)
     room = parse.prompt_room(words)  # the part of standard input that is wanted and can be sent
     said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd) or where.beginning(options.session)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, where.sight(options.session, cwd))
     heard, show = talking.printing(chosen)
-    is_asked = sys.stdin.isatty() and sys.stderr.isatty()
-    show = show if chosen == "text" or not is_asked else _asking
-    decide = decider(options.approve, is_asked, talk, show)
-    denials = talking.DeniedCalls(options.fail_on_denied)
-
-    def hear(frame: AnyFrame) -> None:
-        denials.hear(frame)
-        heard(frame)
-
+    show = show if chosen == "text" or not _is_asked() else _asking
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, is_asked=is_asked)
         try:
-            return denials.status(carry_out(exchange, talk, said, options.id))
+            return carry_out(options, conversation, talk, said, show, heard, options.id)
         except Failed as failed:
             if chosen == "text":
                 raise
@@ -50,18 +42,39 @@ def run(options: argparse.Namespace) -> int:
             return exit_status(failed.code)
 
 
-def carry_out(exchange: Exchange, talk: Talk, said: Input, id_: str | None = None) -> int:
+def carry_out(
+    options: argparse.Namespace,
+    conversation: Conversation,
+    talk: Talk,
+    said: Input,
+    show: Callable[[Show], None],
+    heard: Callable[[AnyFrame], None],
+    id_: str | None = None,
+) -> int:
     """Send the message. Returns the exit status of its run. Raises Failed if the connection is lost."""
+    is_asked, denials = _is_asked(), talking.DeniedCalls(options.fail_on_denied)
+
+    def hear(frame: AnyFrame) -> None:
+        denials.hear(frame)
+        heard(frame)
+
+    decide = decider(options.approve, is_asked, talk, show)
+    exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, is_asked=is_asked)
     try:
         exchange.do(talk.say(said, id_))
         exchange.run()
     except PersonLeft as left:
-        return left.status
+        return denials.status(left.status)
     except BrokenPipeError:  # no reader is left: as with exec, the run ends with its reader
         exchange.cancel()
         raise
     # A run may end well after its question was denied, before the cancel. Still, its user interrupted it.
-    return exit_status("ECANCELED") if talk.interrupted else talk.status
+    return denials.status(exit_status("ECANCELED") if talk.interrupted else talk.status)
+
+
+def _is_asked() -> bool:
+    """Returns True if a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _spoken(prompt: Input) -> Input:
