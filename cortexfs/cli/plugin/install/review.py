@@ -8,19 +8,22 @@ copy. `test` fails if any check does.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cortexfs.cli import ended, output
+from cortexfs import config
+from cortexfs.cli import ended, mounts, objects, output
 from cortexfs.cli.daemons import places_at
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.install import checks as checking
-from cortexfs.cli.plugin.install import here
+from cortexfs.cli.plugin.install import placing
 from cortexfs.cli.plugin.install.install import fetched
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import Manifest
+from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.install import fetch, json_review, sources
@@ -58,7 +61,7 @@ def test(options: argparse.Namespace) -> int:
         from cortexfs.cli.plugin.install import trying  # imports trio
 
         tried, brought = trying.tried(tree, _sure(options) if options.run else None)
-        checks += [*tried, *here.checks(options.root, where, tree.manifest, brought)]
+        checks += [*tried, *_checks_here(options.root, where, tree.manifest, brought)]
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 
@@ -106,6 +109,26 @@ def _completed(
         return fetched(tree, where, private), []
     except Fault as fault:
         return tree, [InstallCheck("modules from elsewhere", fault.message)]
+
+
+def _checks_here(
+    given: str | None, where: directories.Places, manifest: Manifest, brought: Iterable[Object]
+) -> Iterator[InstallCheck]:
+    """Yields the rest of the judgement: if it could be enabled here, beside the others. A failure fails an
+    installation without --replace. If no mount answers, the taken names are unknown."""
+    if why := placing.lacks(where, manifest.name, manifest):
+        yield InstallCheck("needs", why)
+    try:
+        root = mounts.answering(given)
+    except Fault:
+        return
+    consent = config.consents(config.load(where)).get(manifest.name, ())
+    for name in ("/".join(one.key) for one in brought):
+        row = objects.listed(root, f"{root}/{name}")
+        is_own = row.status == "unreadable" or row.origin.startswith(f"plugin:{manifest.name}@")
+        if not is_own and consent != config.REPLACE and name not in consent:
+            holder = row.origin.split(" ")[0]
+            yield InstallCheck(name, f"it is already one of {holder}; to take that name: --replace")
 
 
 def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, list[str]], ...]:
