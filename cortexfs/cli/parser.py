@@ -28,7 +28,7 @@ COMMANDS = {
     "status": ("shell.look", "show the state of the mount"),
     "doctor": ("mount.doctor", "check the installation and the mount, and say how to mend them"),
     "ls": ("shell.look", "list objects"),
-    "find": ("shell.find", "find tools by what they do"),
+    "find": ("shell.look", "find tools by what they do"),
     "ask": ("ask.ask", "ask a model or an agent one question"),
     "run": ("run", "run an object"),
     "chat": ("talk.chat", "talk with a model or agent"),

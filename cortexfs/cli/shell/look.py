@@ -1,4 +1,4 @@
-"""`ctx ls`, `ctx status` and `ctx env`: a mount's objects, its status, and the environment for a shell."""
+"""`ctx ls`, `ctx find`, `ctx status` and `ctx env`: objects, the status, and a shell's environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from cortexfs.cli import bounded, mounts, objects, output
 from cortexfs.cli.parser import JSON, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.finding import AllowedRow
+from cortexfs.core.finding import AllowedRow, best, words_of
 from cortexfs.core.safe_text import within
 
 # The usual widths of the status and of `plugin:NAME@VERSION`, as rows are printed one by one.
@@ -51,6 +51,35 @@ def _allowed(root: str, options: argparse.Namespace) -> int:
         width = max((len(row[0]) for row in rows), default=0)
         sys.stdout.write("".join([f"{row[0]:{width}}  {row[3]}\n" for row in rows]))
     return EXIT_OK
+
+
+def find(options: argparse.Namespace) -> int:
+    """Print the tools that match some words, best first. Tools that the caller may not run are left out."""
+    words = words_of(" ".join(options.words))
+    if not words:
+        raise Fault("EINVAL", "say what a tool is to do in a word or more, such as: ctx find read file")
+    root = mounts.answering(options.root)
+    rows = best(objects.allowed(root), words)
+    if options.json:
+        output.emit([_whole(root, row) for row in rows])
+    elif rows:
+        output.table(("object", "description"), [(row.object, row.sentence) for row in rows])
+    else:
+        asked = " ".join(words)
+        output.say(f"you may run no tool with a word like these: {asked}; see: ctx ls tool --allowed")
+    return EXIT_OK
+
+
+def _whole(root: str, row: AllowedRow) -> dict[str, Any]:
+    import json  # a slow import that only JSON needs
+
+    path = f"{root}/{row.object}"
+    return {
+        "object": row.object,
+        "description": objects.control(path, "description").strip(),
+        "schema": json.loads(objects.control(path, "schema") or "{}"),
+        "effects": objects.control(path, "effects").splitlines(),
+    }
 
 
 def status(options: argparse.Namespace) -> int:
@@ -124,6 +153,11 @@ COMMANDS = {
             JSON,
         ),
         ("ctx ls", "ctx ls tool --allowed", "ctx ls fs.read", "ctx ls --json | jq -r '.[].object'"),
+    ),
+    "find": Command(
+        find,
+        (arg("words", "WORD", "what a tool is to do", nargs="+"), JSON),
+        ("ctx find read file", "ctx find issues", "ctx find time zone --json | jq '.[0].schema'"),
     ),
     "status": Command(
         status, (JSON,), ("ctx status", "ctx status --root /mnt/ctx", "ctx status --json | jq .runs.active")
