@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, output
-from cortexfs.cli.mcp import extra
+from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.core import forms
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -37,7 +37,7 @@ MAX_ABOUT = 100  # characters of a description in a list
 
 
 def call(options: argparse.Namespace) -> int:
-    extra.check()
+    check_extra()
     from cortexfs.mcp import client as mcpclient
 
     async def use(client: Client) -> CallToolResult:
@@ -62,7 +62,7 @@ def call(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    extra.check()
+    check_extra()
     from cortexfs.mcp import client as mcpclient
 
     async def use(client: Client) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import sys
 import webbrowser
 
 from cortexfs.cli import output, reload
-from cortexfs.cli.mcp import extra
+from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.cli.mcp.servers import known, typed
 from cortexfs.core.errors import EXIT_OK, Fault
 
@@ -20,7 +20,7 @@ SECRET = "the client's secret"
 
 
 def login(options: argparse.Namespace) -> int:
-    extra.check()
+    check_extra()
     import anyio
 
     from cortexfs.mcp.login import LoginWish, logged_in

@@ -10,10 +10,10 @@ import argparse
 import os
 import stat
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, objects
-from cortexfs.cli.mcp import extra
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import JSON, MOUNTED, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -30,6 +30,18 @@ MIN_TOKEN = 16  # characters; a guess every millisecond must take ages
 MAX_TOKEN = 4096
 
 
+def has_extra() -> bool:
+    return find_spec("mcp") is not None
+
+
+def check_extra() -> None:
+    """Raises EHOSTDOWN if the extra is not installed."""
+    if not has_extra():
+        raise Fault(
+            "EHOSTDOWN", "MCP needs the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"
+        )
+
+
 def serve(options: argparse.Namespace) -> int:
     if options.token_file and not options.http:
         raise Fault("EINVAL", "--token-file is for --http; standard input and output need no token")
@@ -42,7 +54,7 @@ def serve(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
     greeted = _greeted(root, options)
-    extra.check()
+    check_extra()
     os.environ["CTX_ROOT"] = root
     import anyio
 
@@ -55,7 +67,7 @@ def _greeted(root: str, options: argparse.Namespace) -> Greeted:
     from cortexfs.mcp import greeting
 
     object = f"{root}/tool/{options.server}.{OBJECT}"
-    if options.http or not extra.is_there() or (options.server and not os.path.exists(object)):
+    if options.http or not has_extra() or (options.server and not os.path.exists(object)):
         return greeting.Greeted(b"")
     if options.server:
         return greeting.early(partial(greeting.of_server, object))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cortexfs.cli.main import main
-from cortexfs.cli.mcp import extra
 from cortexfs.cli.mounts import Mount
 from cortexfs.cli.shell.complete import candidates
 from cortexfs.plugins.mcp_servers import Servers
@@ -55,7 +54,7 @@ def test_a_missing_package_is_named_by_its_extra(
 ) -> None:
     # issue 14: "Missing packages are named by the extra, never by an inner module"
     monkeypatch.setattr("cortexfs.cli.mounts.answering", lambda _: "/ctx")
-    monkeypatch.setattr(extra, "is_there", lambda: False)
+    monkeypatch.setattr("cortexfs.cli.mcp.mcp.has_extra", lambda: False)
     assert run(*words.split()) == 69
     assert capsys.readouterr().err.endswith("is not installed: pip install 'cortexfs[mcp]'\n")
 
