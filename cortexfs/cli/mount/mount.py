@@ -25,7 +25,7 @@ from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg, flag
 from cortexfs.cli.service import systemd
-from cortexfs.cli.service.units import MOUNT
+from cortexfs.cli.service.systemd import MOUNT
 from cortexfs.config import load
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.state import no_links

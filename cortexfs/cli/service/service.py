@@ -18,8 +18,8 @@ from cortexfs.cli.mount import umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import COMMANDS as ALL
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
-from cortexfs.cli.service import systemd, units
-from cortexfs.cli.service.units import ServiceUnit
+from cortexfs.cli.service import systemd
+from cortexfs.cli.service.systemd import MOUNT, PAGE, ServiceUnit
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
 from cortexfs.state import believed, directories, whole_files
 
@@ -67,7 +67,7 @@ def _take_over(root: str) -> None:
 
 def remove(options: argparse.Namespace) -> int:
     system = _is_system(options)
-    names = [units.PAGE] if options.web else [units.PAGE, units.MOUNT]
+    names = [PAGE] if options.web else [PAGE, MOUNT]
     found = [path for name in names if _is_ours(path := _folder(system) / f"{name}.service")]
     if not found:
         raise Fault("ENOENT", f"no unit that ctx service install made is in {_folder(system)}")
@@ -86,7 +86,7 @@ def remove(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     system = _is_system(options)
     found = []
-    for name in (units.MOUNT, units.PAGE):
+    for name in (MOUNT, PAGE):
         path = _folder(system) / f"{name}.service"
         if path.exists():
             about = _properties(system, path.name)
@@ -107,9 +107,9 @@ def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
     if options.web:
         if "web" not in ALL:
             raise Fault("EINVAL", "this version has no page: there is no ctx web")
-        return [units.page(program, root, system=system)]
+        return [systemd.page_unit(program, root, system=system)]
     where = daemons.places_of(options)
-    return [units.mount(program, root, str(where.state), str(where.config), system=system)]
+    return [systemd.mount_unit(program, root, str(where.state), str(where.config), system=system)]
 
 
 def _root(options: argparse.Namespace) -> str:

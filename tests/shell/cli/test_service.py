@@ -12,7 +12,7 @@ import pytest
 from cortexfs.cli import daemons, mounts
 from cortexfs.cli.main import main
 from cortexfs.cli.mount import umount
-from cortexfs.cli.service import service, systemd, units
+from cortexfs.cli.service import service, systemd
 from tests.tables import each_of
 
 # Each of these gives a unit its own mount namespace, so others do not see its mounts (systemd.exec(5)).
@@ -31,10 +31,10 @@ def keys(text: str) -> set[str]:
     return {line.partition("=")[0] for line in text.splitlines() if "=" in line and not line.startswith("#")}
 
 
-def both(system: bool, root: str = "/ctx") -> list[units.ServiceUnit]:
+def both(system: bool, root: str = "/ctx") -> list[systemd.ServiceUnit]:
     return [
-        units.mount("/usr/bin/true", root, "/var/lib/cortexfs", "/etc/cortexfs", system=system),
-        units.page("/usr/bin/true", root, system=system),
+        systemd.mount_unit("/usr/bin/true", root, "/var/lib/cortexfs", "/etc/cortexfs", system=system),
+        systemd.page_unit("/usr/bin/true", root, system=system),
     ]
 
 
@@ -88,7 +88,7 @@ def test_the_page_is_no_sandboxed_stranger_to_the_mount(system: bool) -> None:
     ],
 )
 def test_a_word_of_a_command_stays_one_word(word: str, quoted: str) -> None:
-    assert units.command([word]) == quoted
+    assert systemd.command([word]) == quoted
 
 
 # abi.md 8.40
