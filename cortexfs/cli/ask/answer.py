@@ -1,4 +1,5 @@
-"""The answer to a question on the standard streams: piece by piece, or whole as a code block or as JSON.
+"""The answer to a question: its schema, and its way to the standard streams, piece by piece, or whole as a
+code block or as JSON.
 
 Rules: standard output has the answer alone. All else goes to standard error, next to the waiting line. That
 line disappears with the first piece of the answer, and before a person is asked.
@@ -16,10 +17,11 @@ from typing import Any
 from cortexfs.chat.calls import Show
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import progress
-from cortexfs.core import frames
+from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _BLOCK = re.compile(
     r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
@@ -71,3 +73,37 @@ def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
     money = there.told(cost) or f"no price of {model} in {prices.FILE}"
     fields = {**tokens, "cost": cost, "currency": None if cost is None else there.currency}
     return fields, f"{tokens['input_tokens']:,} tokens in, {tokens['output_tokens']:,} out; {money}"
+
+
+def schema(text: str) -> dict[str, Any]:
+    """Returns the schema of an answer that the text means: JSON, or the concise form of the program llm, as
+    "name, age int, bio: in one sentence"."""
+    if not text.lstrip().startswith("{"):
+        return _concise(text)
+    decoded: dict[str, Any] = jsontext.decode(text, "--schema")
+    return decoded
+
+
+def _concise(text: str) -> dict[str, Any]:
+    """Line ends separate fields if there are any, and else commas, so that a description may have commas.
+    Every field is required and there are no others: providers can hold a model to such a schema."""
+    fields = [each for part in text.split("\n" if "\n" in text.strip() else ",") if (each := part.strip())]
+    properties = dict(map(_field, fields))
+    if not properties:
+        raise Fault("EINVAL", "--schema: names no field; write name, age int")
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _field(text: str) -> tuple[str, dict[str, str]]:
+    head, _, description = text.partition(":")
+    words = head.split()
+    if not 1 <= len(words) <= 2 or (type_ := words[1] if words[1:] else "str") not in _TYPES:
+        why = f"{jsontext.shown(text)} is not NAME TYPE: DESCRIPTION; types are {', '.join(_TYPES)}"
+        raise Fault("EINVAL", f"--schema: {why}")
+    field = {"type": _TYPES[type_]}
+    return words[0], field | ({"description": description.strip()} if description.strip() else {})

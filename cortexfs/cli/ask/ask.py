@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
-from cortexfs.cli.ask import answer, attach, place, prompts, schema, template, tools
+from cortexfs.cli.ask import answer, attach, place, prompts, template, tools
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
@@ -73,7 +73,7 @@ def _given(options: argparse.Namespace) -> AskOptions:
     if wanted and (os.path.isfile(wanted) or wanted.endswith(".json")):
         wanted = attach.file(wanted).decode(errors="replace")
     if wanted:
-        _check_schema(schema.read(wanted))
+        _check_schema(answer.schema(wanted))
     return AskOptions(
         system=options.system or "",
         model=options.asked or "",
@@ -218,7 +218,7 @@ def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
     if asked.system:
         more["system"] = asked.system
     if asked.schema:
-        more["schema"] = schema.read(asked.schema)
+        more["schema"] = answer.schema(asked.schema)
     if not (parts or more or asked.before):
         return asked.prompt
     text = [{"type": "text", "text": asked.prompt}] if asked.prompt else []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.cli.ask import answer, schema
+from cortexfs.cli.ask import answer
 from cortexfs.core.errors import Fault
 from cortexfs.models.ask.structured import is_strict
 
@@ -25,7 +25,7 @@ from cortexfs.models.ask.structured import is_strict
 )  # fmt: skip
 def test_fields_are_written_in_short(text: str, properties: dict[str, Any]) -> None:
     # abi.md 8.26
-    found = schema.read(text)
+    found = answer.schema(text)
     assert found["properties"] == properties
     assert found["required"] == list(properties)
     assert is_strict(found)
@@ -33,14 +33,14 @@ def test_fields_are_written_in_short(text: str, properties: dict[str, Any]) -> N
 
 def test_json_is_taken_as_it_is() -> None:
     # abi.md 8.26
-    assert schema.read(' {"type": "array"}') == {"type": "array"}
+    assert answer.schema(' {"type": "array"}') == {"type": "array"}
 
 
 @pytest.mark.parametrize("text", ["name thing", "a int b", ", ,", ": x", "{", '{"a":'])
 def test_what_is_no_schema_is_refused(text: str) -> None:
     # abi.md 8.26
     with pytest.raises(Fault) as fault:
-        schema.read(text)
+        answer.schema(text)
     assert fault.value.code == "EINVAL"
 
 
