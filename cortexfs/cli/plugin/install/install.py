@@ -23,7 +23,7 @@ from cortexfs.cli import ended, mounts, output, parser, plugin_commands, progres
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.decided import folder_of, networks
-from cortexfs.cli.plugin.install import checks, choosing, placing
+from cortexfs.cli.plugin.install import checks, placing
 from cortexfs.cli.plugin.install.placing import Consented
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
@@ -164,7 +164,7 @@ def uninstall(options: argparse.Namespace) -> int:
         why := _last_hooks(options.root, name)
     ):
         output.say(f"the uninstall of {name} goes on, although not all of its last hooks succeeded: {why}")
-    said = choosing.choose(where, options.root, name, None if options.purge else False).said
+    said = placing.choose(where, options.root, name, None if options.purge else False).said
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
@@ -209,11 +209,9 @@ def enable(options: argparse.Namespace) -> int:
     if why := placing.lacks(where, name):
         raise Fault("EPERM", f"the plugin {name} cannot be enabled: {why}")
     before = config.choices(where.config).get(name)
-    outcome = choosing.choose(
-        where, options.root, name, config.REPLACE if options.replace else before or True
-    )
+    outcome = placing.choose(where, options.root, name, config.REPLACE if options.replace else before or True)
     if outcome.is_taken and not before:
-        choosing.leave_disabled(where, options.root, name, outcome)
+        placing.leave_disabled(where, options.root, name, outcome)
     output.say(f"enabled {name}; {outcome.said}")
     return EXIT_FAILED if outcome.refused else EXIT_OK
 
@@ -230,7 +228,7 @@ def disable(options: argparse.Namespace) -> int:
     if name not in known:
         hint = parser.nearest(name, known) or "; see: ctx plugin list"
         raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
-    output.say(f"disabled {name}; {choosing.choose(where, options.root, name, False).said}")
+    output.say(f"disabled {name}; {placing.choose(where, options.root, name, False).said}")
     return EXIT_OK
 
 

@@ -1,18 +1,20 @@
 """A checked plugin takes its place and is enabled, or everything is restored.
 
 Rules: a plugin that the mount refuses is removed again, and so is an interrupted one. A plugin with settings
-stays, as it may need them first. A new plugin whose names are taken also stays, but disabled.
+stays, as it may need them first. A new plugin whose names are taken also stays, but disabled. --replace lets
+a plugin take the names that it takes at that time, and no others: the names that the daemon reports are kept
+as the decision. Without a daemon, the consent is to the present files, and to any names that they take.
 """
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from cortexfs import config
-from cortexfs.cli import output, reload
-from cortexfs.cli.plugin.install import checks, choosing
+from cortexfs.cli import mounts, output, reload
+from cortexfs.cli.plugin.install import checks
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import settings
@@ -22,6 +24,25 @@ from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.package import directory, manifests, package, records
 from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.state import directories
+
+_CONSENT = "--replace"  # in the daemon's text about a plugin that needs consent
+_MEND = "; to take that name"
+
+
+class Outcome(NamedTuple):
+    said: str  # the daemon's sentence, for a person
+    refused: str = ""  # the plugin, and why
+    taken: tuple[str, ...] | None = None  # names of others that it took; None: no daemon has answered
+
+    @property
+    def is_taken(self) -> bool:
+        """Returns True if the plugin is refused because it has the name of another object."""
+        return _CONSENT in self.refused
+
+    @property
+    def why(self) -> str:
+        """Returns the reason of such a refusal, without the advice for a plugin that stays installed."""
+        return self.refused.partition(_MEND)[0]
 
 
 class Consented(NamedTuple):
@@ -67,7 +88,7 @@ def place(
         if (why := lacks(where, name)) and name not in config.enabled(config.load(where)):
             output.say(f"{told}; it is not enabled: {why}")
             return EXIT_FAILED
-        outcome = choosing.choose(where, root, name, choice)
+        outcome = choose(where, root, name, choice)
     except (KeyboardInterrupt, SystemExit):
         former.restore(where, name)
         reload.told(root, waits=False)
@@ -90,7 +111,7 @@ def _choice(
     if consented.names:
         return config.REPLACE
     there = {name: file for name, file in former.files.items() if name != records.FILE}
-    return consented.is_other or choosing.kept(where, root, tree.manifest.name, is_same=there == tree.files)
+    return consented.is_other or _kept(where, root, tree.manifest.name, is_same=there == tree.files)
 
 
 def _take_back(
@@ -98,12 +119,12 @@ def _take_back(
     root: str | None,
     tree: PackageFiles,
     former: FormerPlugin,
-    outcome: choosing.Outcome,
+    outcome: Outcome,
 ) -> None:
     """Undo the installation and raise a Fault, unless the plugin stays installed and broken."""
     name = tree.manifest.name
     if outcome.is_taken and not former.files:
-        choosing.leave_disabled(where, root, name, outcome)
+        leave_disabled(where, root, name, outcome)
     if not outcome.is_taken and manifests.is_json(tree.manifest) and settings.settings_of(tree.manifest.json):
         return
     former.restore(where, name)
@@ -126,3 +147,49 @@ def _installed(folder: Path) -> dict[str, File]:
         tree = package.read(folder)
         return {**tree.files, records.FILE: records.file(records.read(folder))}
     return {}
+
+
+# The decision, and the running daemon's answer to it.
+
+
+def choose(where: directories.Places, given: str | None, name: str, choice: config.Choice | None) -> Outcome:
+    """Write the choice down and tell the daemon. Consent becomes the names that the daemon reports."""
+    config.choose(where.config, name, choice)
+    heard: list[dict[str, list[str]]] = []
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        heard.append(facts)
+        if refused := mounts.broken(facts, "plugin").get(name):
+            return f"it does not load: {refused}"
+        wrong = mounts.wrong(facts).get(name)
+        return f"some of its tools cannot be called: {wrong}" if wrong else None
+
+    said = reload.told(given, outcome)
+    if not heard:
+        return Outcome(said)
+    refused = mounts.broken(heard[0], "plugin").get(name, "")
+    taken = tuple(mounts.taken(heard[0]).get(name, "").split())
+    if choice == config.REPLACE and not refused:
+        config.choose(where.config, name, taken or True)
+        said += f"; it takes names of others: {', '.join(taken)}" if taken else ""
+    return Outcome(said, refused, taken)
+
+
+def leave_disabled(where: directories.Places, given: str | None, name: str, outcome: Outcome) -> NoReturn:
+    """Disable a new plugin that needs names of others without consent: the daemon is to forget it."""
+    config.choose(where.config, name, False)
+    reload.told(given)
+    raise Fault("EEXIST", f"{name} is not enabled: {outcome.refused}")
+
+
+def _kept(where: directories.Places, given: str | None, name: str, *, is_same: bool) -> config.Choice:
+    """Returns the choice for the next copy of a plugin: enabled, with the names that it has taken so far. If
+    the files are the same, a consent to all names stays."""
+    before = config.choices(where.config).get(name) or True
+    if before != config.REPLACE or is_same:
+        return before
+    try:
+        taken = mounts.taken(mounts.facts(mounts.status_text(mounts.answering(given)))).get(name, "")
+    except Fault:
+        return True
+    return tuple(taken.split()) or True
