@@ -122,16 +122,6 @@ def facts(text: str) -> dict[str, list[str]]:
     return found
 
 
-def wrong(facts: Mapping[str, list[str]]) -> dict[str, str]:
-    """Returns, by plugin, the tools that cannot be called, and why."""
-    return dict(line.partition(": ")[::2] for line in facts.get("wrong tools", []))
-
-
-def taken(facts: Mapping[str, list[str]]) -> dict[str, str]:
-    """Returns, by plugin, the objects whose names others had taken."""
-    return dict(line.partition(": ")[::2] for line in facts.get("taken names", []))
-
-
-def broken(facts: Mapping[str, list[str]], kind: str) -> dict[str, str]:
-    """Returns, by name, the reasons why plugins, providers or agents are broken."""
-    return dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))
+def by_name(facts: Mapping[str, list[str]], key: str) -> dict[str, str]:
+    """Returns the `NAME: TEXT` values of a key: "broken plugin", "broken agent", "wrong tools" ..."""
+    return dict(line.partition(": ")[::2] for line in facts.get(key, []))

@@ -66,7 +66,7 @@ def broken(kind: str, name: str, verb: str) -> Outcome:
     """Returns an outcome that tells why a plugin, provider or agent is broken."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        rows = mounts.broken(facts, kind)
+        rows = mounts.by_name(facts, f"broken {kind}")
         return f"it {verb}: {rows[name]}" if name in rows else None
 
     return outcome

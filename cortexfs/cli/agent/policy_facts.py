@@ -235,7 +235,7 @@ def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
     for path in tools:
         if found := _PLUGIN.fullmatch(objects.control(path, "origin").strip()):
             given.setdefault(found[1], []).append(os.path.basename(path))
-    broken = mounts.broken(mounts.facts(status), "plugin")
+    broken = mounts.by_name(mounts.facts(status), "broken plugin")
     working = (
         LintedPlugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken
     )

@@ -47,7 +47,7 @@ def is_for_models(root: str, tool: str) -> bool:
 def reason(root: str, pattern: str) -> str:
     """Returns the end of the sentence "no tool fits", if the pattern names a server that is not there yet."""
     server = pattern.partition(".")[0]
-    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
+    broken = mounts.by_name(mounts.facts(mounts.status_text(root)), "broken plugin")
     why = broken.get(f"{PREFIX}{server}", "")
     return f"; the MCP server {server} has none now: {why}" if why else ""
 
@@ -81,7 +81,8 @@ def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerA
     if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
         return
     name = objects.control(f"{root}/tool/{thing.name}", "origin").split("@")[0].removeprefix(_ORIGIN).strip()
-    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin").get(f"{PREFIX}{name}", "")
+    facts = mounts.facts(mounts.status_text(root))
+    broken = mounts.by_name(facts, "broken plugin").get(f"{PREFIX}{name}", "")
     yield LayerAnswer("MCP server", "broken" if broken else "pass", broken or f"{name} is loaded", "")
     if program := _program(root, name, config):
         yield _shown(root, caller, program)

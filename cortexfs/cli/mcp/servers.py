@@ -97,7 +97,7 @@ def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, i
     failed: list[str] = []
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        rows = mounts.broken(facts, "plugin")
+        rows = mounts.by_name(facts, "broken plugin")
         broken = {name: rows[PREFIX + name] for name in names if PREFIX + name in rows}
         failed.extend(name for name, why in broken.items() if mcp_server.login_at(name) not in why)
         return "; ".join(map(": ".join, broken.items())) or None

@@ -36,7 +36,7 @@ class Starts:
     def go_on(self, facts: dict[str, list[str]]) -> bool:
         """Show new output. Returns True if there was any, or if a server is still being started."""
         has_printed = any([self._show(name) for name in self._paths])
-        rows = mounts.broken(facts, "plugin")
+        rows = mounts.by_name(facts, "broken plugin")
         return has_printed or any(rows.get(PREFIX + name, "").startswith(STARTING) for name in self._paths)
 
     def _show(self, name: str) -> bool:

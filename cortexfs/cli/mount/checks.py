@@ -349,7 +349,7 @@ def refused_controls(subject: Subject) -> Finding:
 def broken_plugins(subject: Subject) -> Finding:
     if _silent(subject):
         return ok("no mount to ask")
-    if broken := mounts.broken(mounts.facts(mounts.status_text(subject.root)), "plugin"):
+    if broken := mounts.by_name(mounts.facts(mounts.status_text(subject.root)), "broken plugin"):
         told = " / ".join(map(": ".join, broken.items()))
         return warn(told, f"mend it, or do without it: {'; '.join(map(without, broken))}")
     return ok("every enabled plugin is sound")
@@ -357,7 +357,7 @@ def broken_plugins(subject: Subject) -> Finding:
 
 def broken_others(subject: Subject) -> Finding:
     facts = {} if _silent(subject) else mounts.facts(mounts.status_text(subject.root))
-    if found := mounts.broken(facts, "provider") | mounts.broken(facts, "agent"):
+    if found := mounts.by_name(facts, "broken provider") | mounts.by_name(facts, "broken agent"):
         told = " / ".join(map(": ".join, found.items()))
         return warn(told, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
     return ok("every provider and agent is sound")

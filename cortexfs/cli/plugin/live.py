@@ -23,8 +23,8 @@ class LivePlugins:
     def __init__(self, root: str, text: str) -> None:
         facts = mounts.facts(text)
         self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
-        self.broken = mounts.broken(facts, "plugin")
-        self.wrong = mounts.wrong(facts)
+        self.broken = mounts.by_name(facts, "broken plugin")
+        self.wrong = mounts.by_name(facts, "wrong tools")
         self.tools: dict[str, list[str]] = {}
         self.models: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}

@@ -98,7 +98,7 @@ def _known(options: argparse.Namespace) -> _Known:
     broken: dict[str, str] = {}
     try:
         root = mounts.root(options.root)
-        broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
+        broken = mounts.by_name(mounts.facts(mounts.status_text(root)), "broken plugin")
     except Fault:
         pass  # without a mount, no plugin is known to be broken
     enabled = frozenset(config.enabled(config.load(where)))

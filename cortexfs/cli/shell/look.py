@@ -95,9 +95,10 @@ def status(options: argparse.Namespace) -> int:
 def parsed(text: str) -> dict[str, Any]:
     """Returns the status as JSON: numbers, `3 active, 120 total` as an object, repeated keys as a list."""
     found: dict[str, Any] = {"broken_plugins": {}}
-    for key, values in mounts.facts(text).items():
+    facts = mounts.facts(text)
+    for key, values in facts.items():
         if key == "broken plugin":
-            found["broken_plugins"] = dict(value.partition(": ")[::2] for value in values)
+            found["broken_plugins"] = mounts.by_name(facts, key)
         else:
             spoken = [_value(value) for value in values]
             found[key.replace(" ", "_")] = spoken[0] if len(spoken) == 1 else spoken

@@ -159,16 +159,16 @@ def choose(where: directories.Places, given: str | None, name: str, choice: conf
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         heard.append(facts)
-        if refused := mounts.broken(facts, "plugin").get(name):
+        if refused := mounts.by_name(facts, "broken plugin").get(name):
             return f"it does not load: {refused}"
-        wrong = mounts.wrong(facts).get(name)
+        wrong = mounts.by_name(facts, "wrong tools").get(name)
         return f"some of its tools cannot be called: {wrong}" if wrong else None
 
     said = reload.told(given, outcome)
     if not heard:
         return Outcome(said)
-    refused = mounts.broken(heard[0], "plugin").get(name, "")
-    taken = tuple(mounts.taken(heard[0]).get(name, "").split())
+    refused = mounts.by_name(heard[0], "broken plugin").get(name, "")
+    taken = tuple(mounts.by_name(heard[0], "taken names").get(name, "").split())
     if choice == config.REPLACE and not refused:
         config.choose(where.config, name, taken or True)
         said += f"; it takes names of others: {', '.join(taken)}" if taken else ""
@@ -189,7 +189,7 @@ def _kept(where: directories.Places, given: str | None, name: str, *, is_same: b
     if before != config.REPLACE or is_same:
         return before
     try:
-        taken = mounts.taken(mounts.facts(mounts.status_text(mounts.answering(given)))).get(name, "")
+        facts = mounts.facts(mounts.status_text(mounts.answering(given)))
     except Fault:
         return True
-    return tuple(taken.split()) or True
+    return tuple(mounts.by_name(facts, "taken names").get(name, "").split()) or True
