@@ -74,6 +74,14 @@ def answering(given: str | None, seconds: float | None = None) -> str:
     return point
 
 
+def if_answering(given: str | None) -> str | None:
+    """Returns the mount that a command means, or None if it does not answer: some need none."""
+    try:
+        return answering(given)
+    except Fault:
+        return None
+
+
 def status_text(point: str, seconds: float | None = None) -> str:
     """Returns the text of <root>/status. Raises a Fault that says what is wrong with the mount."""
     try:

@@ -25,7 +25,7 @@ from cortexfs.cli import texts as plugin_texts
 from cortexfs.cli.agent import own as agent_own
 from cortexfs.cli.agent import servers
 from cortexfs.cli.agent.listing import row, shown
-from cortexfs.cli.agent.own import CLASS, answering
+from cortexfs.cli.agent.own import CLASS
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
@@ -39,9 +39,9 @@ from cortexfs.state.control_store import ControlStore
 
 
 def new(options: argparse.Namespace) -> int:
-    state = _state(options)
+    state = places_of(options).state
     name = names.check_object(CLASS, _plain(options.name))
-    root = answering(options.root)
+    root = mounts.if_answering(options.root)
     if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
         return _new_own(options, name)
     if holders := records.holders(state, name):
@@ -60,10 +60,6 @@ def new(options: argparse.Namespace) -> int:
         made = next(one for one in records.load(state).objects if one.name == name)
         output.emit(row(made, "ready" if root and served else "not mounted"))
     return EXIT_OK
-
-
-def _state(options: argparse.Namespace) -> Path:
-    return places_of(options).state
 
 
 def _new_own(options: argparse.Namespace, name: str) -> int:
@@ -186,7 +182,7 @@ def _labels(state: Path) -> frozenset[str]:
 
 
 def remove(options: argparse.Namespace) -> int:
-    state, root = _state(options), answering(options.root)
+    state, root = places_of(options).state, mounts.if_answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
     chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
     known = records.named(state) if chosen else []

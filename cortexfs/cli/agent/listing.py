@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cortexfs.cli import objects, output
-from cortexfs.cli.agent.own import CLASS, answering
+from cortexfs.cli import mounts, objects, output
+from cortexfs.cli.agent.own import CLASS
 from cortexfs.cli.daemons import places_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ HEADS = ("name", "model", "tools", "approval", "status", "description")
 
 
 def listing(options: argparse.Namespace) -> int:
-    found = _rows(answering(options.root), places_of(options).state)
+    found = _rows(mounts.if_answering(options.root), places_of(options).state)
     cells = [
         one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
         for one in found

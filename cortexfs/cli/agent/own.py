@@ -13,19 +13,11 @@ import socket
 import time
 from collections.abc import Mapping
 
-from cortexfs.cli import mounts, reload
+from cortexfs.cli import reload
 from cortexfs.core.errors import Fault, code_of, os_faults
 
 CLASS = "agent"
 _KEPT = {"agent": "its sessions", "tool": "the log of its runs"}
-
-
-def answering(given: str | None) -> str | None:
-    """Returns the meant mount, or None if it does not answer: agents can be made without a mount."""
-    try:
-        return mounts.answering(given)
-    except Fault:
-        return None
 
 
 def path_of(name: str, class_: str = CLASS) -> str:

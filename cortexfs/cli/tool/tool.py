@@ -113,9 +113,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
 
 def _holder(given: str | None, name: str) -> str:
     """Returns the system's tool of this name, if it is no script; empty without a mount."""
-    try:
-        root = mounts.answering(given)
-    except Fault:
+    if not (root := mounts.if_answering(given)):
         return ""
     row = objects.listed(root, f"{root}/{CLASS}/{name}")
     is_free = row.status == "unreadable" or row.origin.endswith(SCRIPT_VERSION)

@@ -118,9 +118,7 @@ def _checks_here(
     installation without --replace. If no mount answers, the taken names are unknown."""
     if why := placing.lacks(where, manifest.name, manifest):
         yield InstallCheck("needs", why)
-    try:
-        root = mounts.answering(given)
-    except Fault:
+    if not (root := mounts.if_answering(given)):
         return
     consent = config.consents(config.load(where)).get(manifest.name, ())
     for name in ("/".join(one.key) for one in brought):
