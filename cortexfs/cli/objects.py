@@ -17,6 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.names import CLASSES, RESERVED_SUFFIXES
 
 NAMED = "debug/echo, model/debug/echo, an alias as model/main, or a path"
+MAIN = "model/main"  # the object of a command that names none
 TALKING = parser.arg("object", "OBJECT", NAMED)
 # The order in which a bare name is looked up.
 ORDER = ("tool", "agent", "model")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from cortexfs.cli import mounts, parser
+from cortexfs.cli import mounts, objects, parser
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.run import become
 from cortexfs.core import jsontext
@@ -27,7 +27,6 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import within
 
 FILE = ".commands"  # below the root, in no listing
-RUNNER = "bin/cortexfs-object-runner"
 SECONDS = 1.0  # the time that help and completion wait for a mount
 READY = "ready"
 _OURS = ":"  # the beginning of a value's name in a namespace: no option of ours begins so
@@ -41,7 +40,7 @@ def run(name: str, words: list[str], given: str | None) -> int:
     input = json.dumps(dict(_values(one, vars(options))))
     output = os.environ.get("CTX_OUTPUT") or "text"
     try:
-        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
+        become(f"{point}/{objects.RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
     except OSError as problem:
         if problem.errno == errno.E2BIG:
             raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None

@@ -69,7 +69,7 @@ def shown(text: str) -> Iterator[Callable[[str], None]]:
             _line.text = outer
         return
     if not os.isatty(2):
-        yield _nothing
+        yield lambda text: None
         return
     _line = _Line(text)
     before = signal.signal(signal.SIGALRM, _line.tell if stays() else _line.paint)
@@ -101,7 +101,3 @@ def _put(text: str) -> None:
     """Write without the buffers of the stream, which may be in use when the signal comes."""
     with contextlib.suppress(OSError):  # the terminal may be gone
         os.write(2, text.encode(sys.stderr.encoding, "replace"))
-
-
-def _nothing(text: str) -> None:
-    """Used if there is no terminal."""

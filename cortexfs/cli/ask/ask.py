@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.state import Talk
-from cortexfs.cli import kept, mounts, output, progress, talking
+from cortexfs.cli import kept, mounts, objects, output, progress, talking
 from cortexfs.cli.ask import answer, attach, place, prompts, template, tools
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
@@ -149,7 +149,7 @@ def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
 @contextlib.contextmanager
 def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
     """Yields the object to ask, and the named object. With tools, an agent that has the tools is asked."""
-    model = talking.named(root, asked.model or place.MAIN, scope)
+    model = talking.named(root, asked.model or objects.MAIN, scope)
     if not asked.tools:
         yield model, model
         return

@@ -20,7 +20,6 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.names import check_session
 from cortexfs.state import believed, directories, whole_files
 
-MAIN = "model/main"
 FILE = "ask.json"
 START = "ask-"
 MAX_FILE = 1 << 20

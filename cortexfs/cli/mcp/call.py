@@ -19,9 +19,8 @@ from cortexfs.cli import mounts, output
 from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.core import forms
 from cortexfs.core.arguments import parse
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.jsontext import nearest
-from cortexfs.core.manifest.mcp_server import check_shown
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.safe_text import one_line
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from cortexfs.mcp.client import McpPlace
 
-EXIT_FAILED = 1
 MAX_PAGES = 100
 MAX_ABOUT = 100  # characters of a description in a list
 
@@ -136,13 +134,10 @@ def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
 
 
 def _headers(given: list[str]) -> Mapping[str, str]:
-    pairs = {}
-    for each in given:
-        key, found, value = each.partition(":")
-        if found:
-            check_shown(key)
-        pairs[key.strip()] = value.strip() if found else sys.stdin.readline().strip()
-    return pairs
+    from cortexfs.cli.mcp.servers import pairs  # a slow import that only a URL needs
+
+    said = pairs(given, ":")
+    return {key: sys.stdin.readline().strip() if value is None else value for key, value in said.items()}
 
 
 async def _tools(client: Client) -> list[Tool]:

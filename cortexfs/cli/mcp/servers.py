@@ -116,24 +116,25 @@ def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     if (options.env and server.url) or (options.header and command):
         raise Fault("EINVAL", "--env is for a program that is started here, --header for --url")
     mcp_server.checked(server)  # before anything is asked
-    given = {"env": _pairs(options.env, "="), "headers": _pairs(options.header, ":")}
-    alone = [key for pairs in given.values() for key, value in pairs.items() if value is None]
+    given = {"env": pairs(options.env, "="), "headers": pairs(options.header, ":")}
+    alone = [key for some in given.values() for key, value in some.items() if value is None]
     said = typed(alone)
     filled = {
-        field: {key: said[key] if value is None else value for key, value in pairs.items()}
-        for field, pairs in given.items()
+        field: {key: said[key] if value is None else value for key, value in some.items()}
+        for field, some in given.items()
     }
     return mcp_server.checked(msgspec.structs.replace(server, **filled)), set(alone)
 
 
-def _pairs(given: list[str], sign: str) -> dict[str, str | None]:
-    pairs = {}
+def pairs(given: list[str], sign: str) -> dict[str, str | None]:
+    """Returns the values by their keys; None for a key alone, whose value is a secret."""
+    said = {}
     for each in given:
         key, found, value = each.partition(sign)
         if found:
             mcp_server.check_shown(key)
-        pairs[key.strip()] = value.strip() if found else None
-    return pairs
+        said[key.strip()] = value.strip() if found else None
+    return said
 
 
 def typed(keys: list[str]) -> dict[str, str]:

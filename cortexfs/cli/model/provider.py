@@ -40,10 +40,6 @@ class ProviderFolder:
         self.secrets = Secrets(where.state)
         self.root: str | None = options.root
 
-    def keep(self, name: str, provider: Provider, found: list[ListedModel]) -> None:
-        directories.create(self.where)  # this closes the state to others
-        self.providers.keep(name, provider, found, time.time())
-
     def told(self, name: str) -> str:
         return reload.told(self.root, reload.broken("provider", name, "cannot be used"))
 
@@ -142,7 +138,8 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
         unsaid = [offer.known for offer in every if offer.declared.cap is None]
         able = tool_probe.able(provider, key, unsaid)
     found = tool_probe.completed(found, able)
-    place.keep(name, provider, found)
+    directories.create(place.where)  # this closes the state to others
+    place.providers.keep(name, provider, found, time.time())
     return found, able
 
 
@@ -267,7 +264,10 @@ def listing(options: argparse.Namespace) -> int:
 
         place = ProviderFolder(options)
         found = place.providers.load()
-        rows = [_about(name, provider, place) for name, provider in found.providers.items()]
+        rows = [
+            place.providers.about(name, provider, place.secrets) | {"file": str(place.providers.path(name))}
+            for name, provider in found.providers.items()
+        ]
         rows += local.about(place.where.config)
         rows += [{"name": name, "status": "broken", "reason": why} for name, why in found.broken.items()]
     cells = (
@@ -276,11 +276,6 @@ def listing(options: argparse.Namespace) -> int:
         for row in rows
     )  # fmt: skip
     return output.listed(options.json, rows, ("name", "format", "key", "models", "address"), cells)
-
-
-def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:
-    row = place.providers.about(name, provider, place.secrets)
-    return row | {"file": str(place.providers.path(name))}
 
 
 def new(options: argparse.Namespace) -> int:

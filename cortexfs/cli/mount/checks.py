@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -72,16 +73,7 @@ class Finding(NamedTuple):
 Check: TypeAlias = Callable[[Subject], Finding]
 
 
-def ok(why: str) -> Finding:
-    return Finding(OK, why)
-
-
-def warn(why: str, mend: str, fix: tuple[str, ...] = (), *, by_root: bool = False) -> Finding:
-    return Finding(WARN, why, mend, fix, by_root)
-
-
-def fail(why: str, mend: str, fix: tuple[str, ...] = (), *, by_root: bool = False) -> Finding:
-    return Finding(FAIL, why, mend, fix, by_root)
+ok, warn, fail = partial(Finding, OK), partial(Finding, WARN), partial(Finding, FAIL)
 
 
 def fuse_device(subject: Subject) -> Finding:

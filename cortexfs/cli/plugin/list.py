@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,30 +79,29 @@ def _installed(state: Path, enabled: list[str], live: LivePlugins | None) -> lis
         return []
     from cortexfs.plugins.package import directory  # half of the import time of this command
 
-    there = directory.folders(state / directories.PLUGINS)
-    return [_installed_row(folder, folder.name in enabled, live) for folder in there]
+    if not (there := directory.folders(state / directories.PLUGINS)):
+        return []
+    from cortexfs.linux import kernel_support
+
+    available = kernel_support.available()
+    return [_installed_row(folder, folder.name in enabled, live, available) for folder in there]
 
 
-def _installed_row(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
+def _installed_row(
+    folder: Path, enabled: bool, live: LivePlugins | None, available: frozenset[Mechanism]
+) -> dict[str, Any]:
     from cortexfs.plugins.package import directory, records
 
     fault, publisher, version, boundary = None, "", "-", "-"
     try:
         manifest = directory.read(folder)
         version, boundary = manifest.version, boundary_of(manifest)
-        directory.check(manifest, _available())
+        directory.check(manifest, available)
         publisher = records.read(folder).publisher
     except Fault as problem:
         fault = problem.message
     row = _row(folder.name, version, boundary, enabled, fault, live)
     return row | {"publisher": publisher, "location": str(folder)}
-
-
-@functools.cache
-def _available() -> frozenset[Mechanism]:
-    from cortexfs.linux import kernel_support  # needed only if a plugin is installed
-
-    return kernel_support.available()
 
 
 def boundary_of(manifest: Manifest) -> str:

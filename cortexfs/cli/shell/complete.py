@@ -24,7 +24,6 @@ from cortexfs.core.names import CLASSES
 PROGRAMS = ("ctx", "cortex")
 # A person types on during completion, so a mount that takes longer has no candidates.
 SECONDS = 1.0
-MAIN = "model/main"  # the object of sessions if none is named
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,7 +88,7 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
 def _values(of: argparse.Action, named: str | None, current: str, root: str | None) -> list[str]:
     """Returns the possible words of an argument."""
     if of.metavar == "SESSION":
-        return _matching(_sessions(named or MAIN, root), current)
+        return _matching(_sessions(named or objects.MAIN, root), current)
     if of.choices:
         return _matching(list(of.choices), current)
     known = VALUES.get(of.dest) or VALUES.get(str(of.metavar))

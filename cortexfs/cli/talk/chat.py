@@ -15,12 +15,12 @@ from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import PersonLeft, PipedInput
 from cortexfs.cli import objects, output, talking
 from cortexfs.cli.bounded import ask
+from cortexfs.cli.objects import MAIN
 from cortexfs.cli.parser import Command, arg
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.state import directories
 
 REACH_SECONDS = 1.0
-MAIN = "model/main"
 DUMB = ("", "dumb", "unknown")
 
 

@@ -23,8 +23,7 @@ from cortexfs.team.places import Export, TeamPlaces, written
 
 
 def export(options: argparse.Namespace) -> int:
-    where = places_of(options)
-    places = TeamPlaces(where.state, where.config)
+    places = TeamPlaces(*places_of(options))
     member, exports = places.read_member(), places.read_exports()
     if options.object is None:
         if options.to or options.as_user or options.agents or options.stop:

@@ -129,8 +129,7 @@ def join(options: argparse.Namespace) -> int:
 
 
 def leave(options: argparse.Namespace) -> int:
-    where = places_of(options)
-    places = TeamPlaces(where.state, where.config)
+    places = TeamPlaces(*places_of(options))
     member = places.read_member()
     if options.machine:
         return _removed(places, member, options.machine)

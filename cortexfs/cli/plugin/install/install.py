@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from cortexfs import config
-from cortexfs.cli import ended, mounts, output, parser, plugin_commands, progress, reload
+from cortexfs.cli import ended, mounts, objects, output, parser, plugin_commands, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.decided import folder_of, networks
@@ -185,7 +185,7 @@ def _last_hooks(given: str | None, name: str) -> str:
     try:
         with progress.shown(f"{name} runs its last hooks"):
             done = subprocess.run(
-                [f"{point}/{plugin_commands.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
+                [f"{point}/{objects.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
                 env=os.environ | {"CTX_OUTPUT": "text"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
