@@ -251,7 +251,7 @@ VERBS = {
         takes_command=True,
     ),
     "login": Command(
-        "mcp.login.login",
+        "mcp.servers.login",
         (
             *MOUNTED,
             arg("name", "SERVER", "its name in: ctx mcp list"),
@@ -267,7 +267,7 @@ VERBS = {
         "log in at an MCP server that wants it (OAuth)",
     ),
     "logout": Command(
-        "mcp.login.logout",
+        "mcp.servers.logout",
         (*MOUNTED, arg("name", "SERVER", "its name in: ctx mcp list")),
         ("ctx mcp logout docs",),
         "forget the login at an MCP server",

@@ -1,12 +1,14 @@
-"""`ctx mcp list`, `add` and `remove`: the MCP servers whose tools are in a mount.
+"""`ctx mcp list`, `add`, `remove`, `login` and `logout`: the MCP servers whose tools are in a mount.
 
 Rules: no argument contains a secret, as every user of the machine could read it. A secret is typed, or comes
-from standard input, and nothing prints it. A running daemon follows every change.
+from standard input, and nothing prints it. The token of a login is one too. A running daemon follows every
+change.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +17,7 @@ import msgspec
 
 from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
+from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.cli.mcp.starts import Starts, last_lines
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
@@ -26,6 +29,7 @@ from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import Servers
 from cortexfs.state import directories
 
+CLIENT_SECRET = "the client's secret"
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")
 
 
@@ -163,4 +167,50 @@ def known(options: argparse.Namespace) -> Servers:
 def remove(options: argparse.Namespace) -> int:
     known(options).remove(options.name)
     output.say(f"removed {options.name} and its secrets; {reload.told(options.root)}")
+    return EXIT_OK
+
+
+def login(options: argparse.Namespace) -> int:
+    """Log in (OAuth). A browser is opened if a person sits at a terminal. The address is always printed."""
+    check_extra()
+    import anyio
+
+    from cortexfs.mcp.login import LoginWish, logged_in
+
+    servers = known(options)
+    server = servers.read(options.name)
+    if not server.url:
+        raise Fault("EINVAL", f"{options.name} is a program; only servers with a URL need ctx mcp login")
+    secret = typed([CLIENT_SECRET])[CLIENT_SECRET] if options.client_secret else ""
+    wish = LoginWish(
+        tuple(scope for each in options.scope for scope in each.split()),
+        options.client_id or "",
+        secret,
+        f"client_secret_{options.client_auth}",
+        options.client_metadata or "",
+        options.port,
+    )
+
+    def browse(address: str) -> None:
+        output.say(f"log in there: {address}")
+        if not options.no_browser and (sys.stderr.isatty() or os.environ.get("BROWSER")):
+            import webbrowser  # a slow import that only this needs
+
+            webbrowser.open(address)
+
+    found = anyio.run(logged_in, server.url, wish, browse)
+    if found is None:
+        output.say(f"{options.name} needs no login")
+        return EXIT_OK
+    servers.keep_login(options.name, found)
+    output.say(f"logged in at {options.name}; {reload.told(options.root)}")
+    return EXIT_OK
+
+
+def logout(options: argparse.Namespace) -> int:
+    servers = known(options)
+    if not servers.read(options.name).login:
+        raise Fault("ENOENT", f"there is no login at {options.name}")
+    servers.forget_login(options.name)
+    output.say(f"removed the login at {options.name}; {reload.told(options.root)}")
     return EXIT_OK
