@@ -10,7 +10,6 @@ import argparse
 import os
 import shlex
 import shutil
-import sysconfig
 from pathlib import Path
 
 from cortexfs.cli import daemons, mounts, output
@@ -21,6 +20,7 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.cli.service import systemd
 from cortexfs.cli.service.systemd import MOUNT, PAGE, ServiceUnit
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.run import shebang
 from cortexfs.state import believed, directories, whole_files
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
@@ -103,7 +103,7 @@ def status(options: argparse.Namespace) -> int:
 
 def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
     root = _root(options)
-    program = os.path.join(sysconfig.get_path("scripts"), "ctx")
+    program = shebang.program("ctx")
     if options.web:
         if "web" not in ALL:
             raise Fault("EINVAL", "this version has no page: there is no ctx web")
@@ -127,7 +127,7 @@ def _needs_systemd(options: argparse.Namespace, system: bool) -> None:
         raise Fault("EPERM", "units of the machine are root's: run this as root, or say --user")
     if _runs_here(system):
         return
-    program, root = os.path.join(sysconfig.get_path("scripts"), "ctx"), _root(options)
+    program, root = shebang.program("ctx"), _root(options)
     words = (program, "--root", root, "web", "--no-browser") if options.web else (program, "mount", root)
     why = "no systemd runs here" if system else "no systemd of yours runs here"
     raise Fault(
