@@ -12,6 +12,7 @@ import errno
 import os
 import select
 import signal
+import stat
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -45,6 +46,19 @@ def ask(question: Callable[[], bytes], seconds: float) -> bytes:
     if number != _OK:
         raise OSError(number, os.strerror(number))
     return said[1:]
+
+
+def beginning(path: str, most: int, seconds: float) -> bytes:
+    """Returns the beginning of a regular file. Raises OSError; EINVAL for a pipe, device or folder."""
+
+    def content() -> bytes:
+        # Opening a pipe would block, and opening a device may have effects.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return file.read(most)
+
+    return ask(content, seconds)
 
 
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,7 @@ from cortexfs.chat.commands import ChatPlace, Outside
 from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects
-from cortexfs.cli.bounded import ask
+from cortexfs.cli.bounded import beginning
 from cortexfs.cli.parser import FAIL_ON_DENIED, CommandArgument, arg
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
@@ -37,15 +35,7 @@ LOOK_SECONDS = 1.0
 def read(path: str) -> bytes:
     """Returns the beginning of a file, for comparing. It is read as the user, so that a diff shows nothing
     the user could not read. The file system may never answer, so the wait is bounded."""
-
-    def content() -> bytes:
-        # Opening a pipe would block, and opening a device may have effects.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            return file.read(MAX_FILE + 1)
-
-    return ask(content, LOOK_SECONDS)
+    return beginning(path, MAX_FILE + 1, LOOK_SECONDS)
 
 
 def directory(given: str | None) -> str | None:

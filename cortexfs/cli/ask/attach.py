@@ -8,15 +8,15 @@ This file must never know models.
 from __future__ import annotations
 
 import base64
+import errno
 import os
-import stat
 import sys
 from urllib.parse import urlsplit
 
 from cortexfs.cli import progress
-from cortexfs.cli.bounded import ask
+from cortexfs.cli.bounded import beginning
 from cortexfs.client.attaching import MOST
-from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.errors import Fault, code_of
 
 STDIN = "-"
 FETCH_MOST, FETCH_SECONDS = 1 << 20, 30.0
@@ -59,16 +59,14 @@ def _inline(source: str) -> bytes:
 def file(path: str) -> bytes:
     """Returns the beginning of a regular file, with one byte more than fits if it is too large."""
     path = os.path.expanduser(path)
-
-    def content() -> bytes:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as opened:
-            return opened.read(MOST + 1)
-
-    with os_faults(f"{path} cannot be attached"):
-        # Check the type before opening: opening a device may have effects.
-        if not ask(lambda: b"x" * stat.S_ISREG(os.stat(path).st_mode), FILE_SECONDS):
-            raise Fault("EINVAL", f"{path} is no regular file; attach a file, or pipe it in with -a -")
-        return ask(content, FILE_SECONDS)
+    try:
+        return beginning(path, MOST + 1, FILE_SECONDS)
+    except OSError as problem:
+        if problem.errno == errno.EINVAL:
+            why = f"{path} is no regular file; attach a file, or pipe it in with -a -"
+            raise Fault("EINVAL", why) from None
+        why = f"{path} cannot be attached: {problem.strerror}"
+        raise Fault(code_of(problem.errno), why) from None
 
 
 def piped() -> bytes:
