@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, objects, output, progress, talking
-from cortexfs.cli.ask import answer, attach, place, prompts, template, tools
+from cortexfs.cli.ask import answer, attach, place, prompts, template
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
@@ -156,7 +156,7 @@ def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator
     if model.is_agents:
         raise Fault("EINVAL", f"{model.whole} is an agent, with tools of its own; -T goes with a model")
     holder = place.agent_of(session)
-    with tools.offered(root, holder.partition("/")[2], model.name, asked.tools):
+    with place.offered(root, holder.partition("/")[2], model.name, asked.tools):
         yield talking.named(root, f"home/{os.getuid()}/{holder}", scope), model
 
 
