@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from string import Template
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 from cortexfs.cli import mounts, texts
 from cortexfs.cli.ask import template
-from cortexfs.cli.ask.template import INPUT, AskOptions
+from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.bounded import ask
 from cortexfs.core import mcp_session, names
 from cortexfs.core.errors import Fault
@@ -102,11 +101,7 @@ def of_plugins(given: str | None) -> dict[str, ListedPrompt]:
         found = texts.listed(mounts.root(given), texts.PROMPT, SECONDS)
     except Fault:
         return {}
-    wanted = {name: {*Template(one.text).get_identifiers()} for name, one in found.items()}
-    return {
-        name: ListedPrompt(name, one.description, tuple(sorted(wanted[name])), tuple({INPUT} - wanted[name]))
-        for name, one in found.items()
-    }
+    return {name: AskOptions(prompt=one.text).listed(name, one.description) for name, one in found.items()}
 
 
 # Of MCP servers.

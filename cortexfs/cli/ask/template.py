@@ -16,7 +16,7 @@ This file must never know mounts or models.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -27,6 +27,7 @@ from msgspec.structs import asdict, replace
 from cortexfs.core import names, tomltext
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import nearest
+from cortexfs.core.mcp_session import ListedPrompt
 from cortexfs.state import believed, directories, whole_files
 
 FOLDER, END = "templates", ".toml"
@@ -48,6 +49,17 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     defaults: dict[str, str] = {}
     before: tuple[dict[str, str], ...] = ()  # earlier messages, for a prompt with several
 
+    @property
+    def variables(self) -> set[str]:
+        return {*Template(self.system).get_identifiers(), *Template(self.prompt).get_identifiers()}
+
+    def listed(self, name: str, about: str) -> ListedPrompt:
+        """Returns the row of a list of prompts. A text that the prompt does not place is optional."""
+        wanted = self.variables
+        required = sorted(wanted - self.defaults.keys())
+        optional = sorted((wanted & self.defaults.keys()) | ({INPUT} - wanted))
+        return ListedPrompt(name, about, tuple(required), tuple(optional))
+
     def under(self, given: AskOptions) -> AskOptions:
         """Returns these options, overridden by those of `given`. Attachments and tools are added up."""
         fields = {name: value for name, value in asdict(given).items() if value}
@@ -59,19 +71,18 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def filled(self, given: Mapping[str, str], said: str) -> AskOptions:
         """Returns these options with variables replaced. The text goes last, unless the prompt places it."""
-        texts = Template(self.system), Template(self.prompt)
-        wanted = {name for text in texts for name in text.get_identifiers()} - {INPUT}
+        wanted = self.variables - {INPUT}
         values = {**self.defaults, **given}
         if unknown := sorted(given.keys() - wanted):
             raise Fault("EINVAL", f"-p {unknown[0]}: there is no ${unknown[0]}{nearest(unknown[0], wanted)}")
         if missing := sorted(wanted - values.keys()):
             raise Fault("EINVAL", f"${missing[0]} has no value; say -p {missing[0]}=VALUE")
-        if INPUT in {name for text in texts for name in text.get_identifiers()} and not said:
+        if INPUT in self.variables and not said:
             raise Fault("EINVAL", "the template needs a text for $input; say it, or pipe it in")
         values[INPUT] = said
-        system, prompt = (text.safe_substitute(values) for text in texts)
-        is_placed = INPUT in texts[1].get_identifiers()
-        whole = prompt if is_placed else "\n\n".join(filter(None, (prompt, said)))
+        system, template = Template(self.system).safe_substitute(values), Template(self.prompt)
+        prompt = template.safe_substitute(values)
+        whole = prompt if INPUT in template.get_identifiers() else "\n\n".join(filter(None, (prompt, said)))
         return replace(self, system=system, prompt=whole)
 
 
@@ -101,11 +112,8 @@ def known() -> list[str]:
         found = os.listdir(_folder())
     except (OSError, Fault):
         return []
-    return sorted(_plain(name for name in found if name.endswith(END)))
-
-
-def _plain(found: Iterable[str]) -> list[str]:
-    return [name for each in found if not names.fault_of(name := each.removesuffix(END))]
+    there = (each.removesuffix(END) for each in found if each.endswith(END))
+    return sorted(name for name in there if not names.fault_of(name))
 
 
 def _folder() -> Path:

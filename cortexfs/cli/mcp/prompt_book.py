@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from string import Template
 from typing import Any, TypeVar
 
 import anyio
@@ -61,7 +60,7 @@ class TemplateBook:
 
     def listed(self) -> Sequence[ListedPrompt]:
         own = {name: asked for name in template.known() if (asked := _own(name)) is not None}
-        found = [_of_template(name, asked) for name, asked in own.items()]
+        found = [one.listed(name, one_line(one.prompt or one.system)[:200]) for name, one in own.items()]
         theirs = prompts.of_servers(self._root) | prompts.of_plugins(self._root)
         found += [one for name, one in theirs.items() if name not in own]
         for path in self._agents():
@@ -144,14 +143,6 @@ def _own(name: str) -> AskOptions | None:
         return template.load(name)
     except Fault:
         return None
-
-
-def _of_template(name: str, asked: AskOptions) -> ListedPrompt:
-    texts = Template(asked.system), Template(asked.prompt)
-    wanted = {each for text in texts for each in text.get_identifiers()}
-    required = sorted(wanted - asked.defaults.keys())
-    optional = sorted(({*wanted} & asked.defaults.keys()) | ({INPUT} - wanted))
-    return ListedPrompt(name, one_line(asked.prompt or asked.system)[:200], tuple(required), tuple(optional))
 
 
 async def _in_time(work: Callable[[], T]) -> T:
