@@ -73,7 +73,9 @@ def _given(options: argparse.Namespace) -> AskOptions:
     if wanted and (os.path.isfile(wanted) or wanted.endswith(".json")):
         wanted = attach.file(wanted).decode(errors="replace")
     if wanted:
-        _check_schema(answer.schema(wanted))
+        from cortexfs.models.ask.structured import Schema  # a slow import that only schemas need
+
+        Schema(answer.schema(wanted))  # raises a Fault for a wrong schema
     return AskOptions(
         system=options.system or "",
         model=options.asked or "",
@@ -85,12 +87,6 @@ def _given(options: argparse.Namespace) -> AskOptions:
         tools=tuple(options.tool),
         extract=options.extract,
     )
-
-
-def _check_schema(wanted: dict[str, Any]) -> None:
-    from cortexfs.models.ask.structured import Schema  # a slow import that only schemas need
-
-    Schema(wanted)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:

@@ -43,7 +43,8 @@ def init(options: argparse.Namespace) -> int:
         member = places.read_member()
         if options.name not in (None, member.machine):
             raise Fault("EEXIST", f"this machine is {member.machine} in the team {member.team} already")
-        invitation = _another(places, is_server=options.server)
+        account = keys.Key.of_seed(places.read_secrets().account)  # only where the team was begun
+        invitation = _invitation(places, member.servers, account, is_server=options.server)
         what = f"a token of the team {member.team}"
     else:
         directories.create(where)
@@ -89,12 +90,6 @@ def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     invitation = _invitation(places, servers, account, is_server=options.server)
     places.write_member(Member(options.team, machine, servers, account.public, key.seed, token, authority))
     return invitation
-
-
-def _another(places: TeamPlaces, *, is_server: bool) -> Invitation:
-    """Returns another token. Only the machine that began the team can make one."""
-    account = keys.Key.of_seed(places.read_secrets().account)
-    return _invitation(places, places.read_member().servers, account, is_server=is_server)
 
 
 def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, *, is_server: bool) -> Invitation:
