@@ -13,8 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-import trio
-from hypothesis import settings
 
 from tests import opened
 from tests.waiting import PATIENCE, SOAK
@@ -26,11 +24,6 @@ timer_since: pytest.StashKey[float] = pytest.StashKey()
 terminal: pytest.StashKey[int] = pytest.StashKey()
 
 pytest_plugins = ["tests.lanes"]
-
-# Short runs try the same few examples each time, without a time limit; `make soak` tries many others.
-settings.register_profile("short", max_examples=8, deadline=None, derandomize=True)
-settings.register_profile("soak", max_examples=1000, deadline=None)
-settings.load_profile("soak" if SOAK else "short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,10 +37,23 @@ def pytest_configure(config: pytest.Config) -> None:
             opened.open_the_way(opened.needed())
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Prepare a process that collects tests. The parent of lanes collects none, and loads no Hypothesis."""
+    if isinstance(collector, pytest.Directory):
+        gc.disable()
+        from hypothesis import settings
+
+        # Short runs try the same few examples each time, without a time limit; `make soak` tries many others.
+        settings.register_profile("short", max_examples=8, deadline=None, derandomize=True)
+        settings.register_profile("soak", max_examples=1000, deadline=None)
+        settings.load_profile("soak" if SOAK else "short")
+
+
 def pytest_collection_finish() -> None:
     """Freeze the tests, which stay until the end: to scan them for garbage takes 10 % of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,6 +95,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
         @functools.wraps(function)
         def run(**arguments: object) -> None:
+            import trio  # imported here, as the parent of lanes runs no test
+
             trio.run(functools.partial(bounded, function, arguments))
 
         pyfuncitem.obj = run
@@ -96,5 +104,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 async def bounded(function: Callable[..., Awaitable[None]], arguments: dict[str, object]) -> None:
     """End every test after a limit, so that no test waits for ever."""
+    import trio
+
     with trio.fail_after(2 * PATIENCE):
         await function(**arguments)

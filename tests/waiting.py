@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import trio
-
 SOAK = float(os.environ.get("CTX_SOAK", "0"))  # duration of each attack in the long form
 PATIENCE = 120 + SOAK
 LOOK = 0.02
@@ -31,6 +29,8 @@ def until(look: Callable[[], T], is_so: Callable[[T], object] = bool) -> T:
 
 async def awaited(look: Callable[[], T], is_so: Callable[[T], object] = bool) -> T:
     """Like `until`, while the tasks of the test go on."""
+    import trio  # imported here, as the parent of lanes runs no test
+
     end = time.monotonic() + PATIENCE
     while not is_so(seen := look()):
         assert time.monotonic() < end, seen
