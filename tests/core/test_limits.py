@@ -84,8 +84,8 @@ def control(size: int) -> object:
 
 def homes(count: int) -> None:
     tree = make()
-    for uid in range(count):
-        tree.home(uid, uid, NOW)
+    tree.nodes.homes |= dict.fromkeys(range(1, count), 0)
+    tree.home(count, count, NOW)
 
 
 def runs(count: int) -> None:

@@ -10,7 +10,7 @@ from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText
 
 NOW = PromptMessage("user", (PromptText("go on"),))
 LIMIT, RESERVE = 32_768, 4096  # tokens of three bytes each
-LARGE = 256 << 10
+LARGE = 128 << 10
 
 
 def step(number: int, size: int) -> list[PromptMessage]:
@@ -37,7 +37,7 @@ def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
         parts = parts._replace(steps=plan(parts, LIMIT, RESERVE).steps)
         most = max(most, taken(parts.steps))
     assert len(parts.steps) == 100
-    assert most <= 50 * 4 * SHORT + taken(tuple(step(0, LARGE)))  # of 25 MiB
+    assert most <= 50 * 4 * SHORT + taken(tuple(step(0, LARGE)))  # of 12 MiB
 
 
 def test_what_is_held_is_all_that_the_next_question_needs() -> None:

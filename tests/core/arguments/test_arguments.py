@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments.parse import MAX_INPUT, tool_input
+from cortexfs.core.arguments import parse
+from cortexfs.core.arguments.parse import tool_input
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import json_object
 from tests.tables import each_of
@@ -257,9 +258,11 @@ def test_who_pipes_text_is_told_how() -> None:
     assert tool_input([b"-"], {**SCHEMA, "required": ["text"]}, piped(b"hello")) == {"text": "hello"}
 
 
-def test_input_over_16_mib_is_emsgsize() -> None:
+def test_input_over_16_mib_is_emsgsize(monkeypatch: pytest.MonkeyPatch) -> None:
     # "At most 16 MiB of input; more is EMSGSIZE", arguments and standard input together
-    over = b" " * (MAX_INPUT + 1)
+    most = 1000  # in place of 16 MiB, of which tests/core/test_limits.py has the edge
+    monkeypatch.setattr(parse, "MAX_INPUT", most)
+    over = b" " * (most + 1)
     calls: list[tuple[list[bytes], Callable[[], bytes]]] = [
         ([], piped(over)),
         ([over], no_stdin),
