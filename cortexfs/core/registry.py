@@ -42,9 +42,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     key: Key = ("", "")  # computed once from class, name and home, as each call needs it
 
     def __post_init__(self) -> None:
-        of_all = self.home is None
-        key = (self.class_, self.name) if of_all else own_key(self.class_, self.home or 0, self.name)
-        msgspec.structs.force_setattr(self, "key", key)
+        msgspec.structs.force_setattr(self, "key", own_key(self.class_, self.home, self.name))
 
     @property
     def path(self) -> str:
@@ -67,9 +65,14 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         return self.home in (None, uid)
 
 
-def own_key(class_: str, uid: int, name: str) -> Key:
-    """Returns the key of an object in the home of a user."""
-    return (class_, f"{HOME}{uid}/{name}")
+def own_key(class_: str, uid: int | None, name: str) -> Key:
+    """Returns the key of an object in the home of a user, or for everybody."""
+    return (class_, beginning(uid) + name)
+
+
+def beginning(home: int | None) -> str:
+    """Returns the beginning of the names in the keys of a home's objects: `home/1000/`, or nothing."""
+    return "" if home is None else f"{HOME}{home}/"
 
 
 def is_own(key: Key) -> bool:
@@ -117,11 +120,7 @@ class Registry:
             if key != object_.key:
                 raise Fault("EINVAL", f"{object_.class_} {object_.name} is registered as {' '.join(key)}")
         self.objects: Mapping[Key, Object] = MappingProxyType(dict(sorted(objects.items())))
-        self._names: dict[str, tuple[str, ...]] = {
-            class_: tuple(one.name for one in self if one.class_ == class_ and one.home is None)
-            for class_ in names.CLASSES
-        }
-        self._own = _by_home(self)
+        self._names = _by_home(self)
         self._within = _by_folder(name for class_, name in self.objects if class_ == "model")
 
     def __len__(self) -> int:
@@ -133,13 +132,9 @@ class Registry:
     def get(self, class_: str, name: str) -> Object | None:
         return self.objects.get((class_, name))
 
-    def names(self, class_: str) -> tuple[str, ...]:
-        """Returns the names of a class's objects that are for everybody."""
-        return self._names[class_]
-
-    def own(self, class_: str, uid: int) -> tuple[str, ...]:
-        """Returns the names of a class's objects in a home."""
-        return self._own.get((class_, uid), ())
+    def names(self, class_: str, home: int | None = None) -> tuple[str, ...]:
+        """Returns the names of a class's objects in the home of a user, or of those for everybody."""
+        return self._names.get((class_, home), ())
 
     def within(self, folder: str) -> tuple[str, ...]:
         """Returns the models of a provider, `openai` or `home/1000/mine`, or the providers of a home,
@@ -163,12 +158,11 @@ def diff(old: Registry, new: Registry) -> RegistryChanges:
     )
 
 
-def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int], tuple[str, ...]]:
-    homes: dict[tuple[str, int], list[str]] = {}
+def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int | None], tuple[str, ...]]:
+    homes: dict[tuple[str, int | None], list[str]] = {}
     for one in objects:
-        if one.home is not None:
-            homes.setdefault((one.class_, one.home), []).append(one.name)
-    return {place: tuple(own) for place, own in homes.items()}
+        homes.setdefault((one.class_, one.home), []).append(one.name)
+    return {place: tuple(found) for place, found in homes.items()}
 
 
 def _by_folder(models: Iterable[str]) -> dict[str, tuple[str, ...]]:

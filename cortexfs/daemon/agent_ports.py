@@ -98,7 +98,7 @@ class AgentWorld:
 
     async def hold(self, identity: hostcalls.Identity) -> None:
         view, fs = identity.view, self._daemon.fs
-        if view is None or not fs.tree.registry.own("tool", identity.uid) or not fs.own.live(identity.uid):
+        if view is None or not fs.tree.registry.names("tool", identity.uid) or not fs.own.live(identity.uid):
             return
         named = [path for path, letters in view if "w" in letters]
         found = await self._daemon.tools.followed(BUILTIN, identity, named)

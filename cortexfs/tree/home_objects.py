@@ -89,13 +89,13 @@ class OwnObjects:
 
     def live(self, uid: int) -> list[str]:
         """Returns the paths of a user's scripts that are not held."""
-        keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
+        keys = [own_key("tool", uid, name) for name in self._tree.registry.names("tool", uid)]
         texts = [self._tree.control(self._own[key], own_script.CONTROL) for key in keys if key in self._own]
         return [said.path for text in texts if text and not (said := own_script.read(text)).held]
 
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
         """Mark these scripts as held, in their controls. Returns the tools that this changes."""
-        keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
+        keys = [own_key("tool", uid, name) for name in self._tree.registry.names("tool", uid)]
         held = [key for key in keys if await self._rewrite(key, reaches, held=who)]
         return {key: self._now(key) for key in held if key in self._own}
 
@@ -210,7 +210,7 @@ class OwnObjects:
             raise Fault("EEXIST", f"{name} exists already")
         if self._tree.registry.get(class_, name):
             raise Fault("EEXIST", f"{class_}/{name} exists, and {_TAKEN[class_]}; choose another name")
-        if len(self._tree.registry.own(class_, home.uid)) >= MAX_OF_USER:
+        if len(self._tree.registry.names(class_, home.uid)) >= MAX_OF_USER:
             raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} {class_}s already; remove some")
         if len(self._own) >= MAX_IN_TREE:
             raise Fault("ENOSPC", f"there are {MAX_IN_TREE} objects of users already")

@@ -101,7 +101,7 @@ class TreeWrites:
         try:
             if (object_.class_, control.name) == ("agent", "tools"):
                 known = self._tree.registry
-                own = () if object_.home is None else known.own("tool", object_.home)
+                own = () if object_.home is None else known.names("tool", object_.home)
                 data = name_patterns.expanded(data, (*known.names("tool"), *own))
             value = controls.judge(control, data)
             # An empty policy would let agents do more, and a write that failed may leave an empty file.

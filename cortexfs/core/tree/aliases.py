@@ -7,15 +7,12 @@ This file must never know the registered objects, nor the disk.
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Iterator
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree import places
 from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import CLASS_FOLDERS, HOME_SLOTS, Alias, Attributes, Home, Keep, slot
-
-_LINK = stat.S_IFLNK | 0o777
 
 
 class Aliases:
@@ -50,7 +47,7 @@ class Aliases:
         folder of sessions that appears there and hides an alias."""
         home = isinstance(self._nodes.find(alias.folder), Home)
         keep = Keep.NOTHING if home and slot(alias.folder) == HOME_SLOTS["model"] else Keep.ALWAYS
-        return Attributes(_LINK, *alias.owner, len(alias.target), alias.mtime, keep)
+        return Attributes(places.LINK_MODE, *alias.owner, len(alias.target), alias.mtime, keep)
 
     def owner(self, folder: int) -> tuple[int, int] | None:
         """Returns the owner of the aliases in this folder, or None if it can hold none."""

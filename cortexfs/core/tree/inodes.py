@@ -133,13 +133,22 @@ class Nodes:
             return places.HOME_CLASSES[slot(inode)] if slot(inode) else str(node.uid)
         return node.name.rpartition("/")[2]
 
+    def class_at(self, folder: int) -> tuple[str, int | None] | None:
+        """Returns the class of a folder of objects and aliases, and the uid of its home, or None in the root.
+        Returns None for any other file."""
+        if class_ := CLASS_FOLDERS.get(folder):
+            return class_, None
+        node = self.find(folder)
+        if not isinstance(node, Home) or not slot(folder):
+            return None
+        return places.HOME_CLASSES[slot(folder)], node.uid
+
     def path_of_aliases(self, folder: int) -> tuple[str, ...]:
         """Returns the path of a folder of aliases, as names."""
-        if folder in CLASS_FOLDERS:
-            return (CLASS_FOLDERS[folder],)
-        node = self.find(folder)
-        assert isinstance(node, Home)
-        return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
+        found = self.class_at(folder)
+        assert found
+        class_, home = found
+        return (class_,) if home is None else ("home", str(home), class_)
 
     def space(self, inode: int) -> SessionPlace | None:
         """Returns the place of sessions that this folder is, if there can be sessions below it."""
@@ -151,11 +160,9 @@ class Nodes:
         if isinstance(node, ProviderNode) and "/" in node.name:
             home, uid, name = node.name.split("/")
             return session_places.at((home, uid, "model", name))
-        return (
-            session_places.home(node.uid, self.name(inode))
-            if isinstance(node, Home) and slot(inode)
-            else None
-        )
+        if isinstance(node, Home) and slot(inode):
+            return session_places.home(node.uid, self.name(inode))
+        return None
 
     def folder_of_space(self, parts: tuple[str, ...]) -> int | None:
         """Returns the folder of the tree at the path `parts`, if there can be sessions below it."""

@@ -34,26 +34,35 @@ MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can have 65,536 users, each with three folders
 MAX_TARGET = 1023  # bytes; limited, as all targets are in memory, and users may make many aliases
 
-_DIRECTORY = stat.S_IFDIR | 0o755
+# The types and permissions of the files in the tree, as st_mode of stat(2).
+READ_ONLY_MODE = stat.S_IFREG | 0o444
+LOG_MODE = stat.S_IFREG | 0o600
+WRITABLE_MODE = stat.S_IFREG | 0o644
+PROGRAM_MODE = stat.S_IFREG | 0o555
+SOCKET_MODE = stat.S_IFSOCK | 0o666
+OWN_SOCKET_MODE = stat.S_IFSOCK | 0o600
+LINK_MODE = stat.S_IFLNK | 0o777
+FOLDER_MODE = stat.S_IFDIR | 0o755
+PRIVATE_MODE = stat.S_IFDIR | 0o700
 # inode: (parent, name, mode), for the files that always exist.
 FIXED = {
-    ROOT: (ROOT, "", _DIRECTORY),
-    STATUS: (ROOT, "status", stat.S_IFREG | 0o444),
-    BIN: (ROOT, "bin", _DIRECTORY),
-    MODEL: (ROOT, "model", _DIRECTORY),
-    AGENT: (ROOT, "agent", _DIRECTORY),
-    TOOL: (ROOT, "tool", _DIRECTORY),
-    HOME: (ROOT, "home", _DIRECTORY),
-    SHARED: (ROOT, "shared", _DIRECTORY),
-    MAIN: (SHARED, "main", _DIRECTORY),
+    ROOT: (ROOT, "", FOLDER_MODE),
+    STATUS: (ROOT, "status", READ_ONLY_MODE),
+    BIN: (ROOT, "bin", FOLDER_MODE),
+    MODEL: (ROOT, "model", FOLDER_MODE),
+    AGENT: (ROOT, "agent", FOLDER_MODE),
+    TOOL: (ROOT, "tool", FOLDER_MODE),
+    HOME: (ROOT, "home", FOLDER_MODE),
+    SHARED: (ROOT, "shared", FOLDER_MODE),
+    MAIN: (SHARED, "main", FOLDER_MODE),
     RUN_SOCKET: (ROOT, ".run.sock", stat.S_IFSOCK | 0o777),
-    COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
-    OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
-    OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # takes commands of users about their own providers
-    TEXTS: (ROOT, ".texts", stat.S_IFREG | 0o444),
-    CONFINED: (ROOT, ".confined", stat.S_IFREG | 0o444),  # if run, a shell for scripts of clients
-    ALLOWED: (ROOT, ".allowed", stat.S_IFREG | 0o444),  # if run, lists the tools that its caller may run
-    EVENTS: (ROOT, ".events", stat.S_IFREG | 0o444),  # if run, lists the newest events of its caller
+    COMMANDS: (ROOT, ".commands", READ_ONLY_MODE),
+    OBJECTS: (ROOT, ".objects", READ_ONLY_MODE),
+    OWN: (ROOT, ".own", READ_ONLY_MODE),  # takes commands of users about their own providers
+    TEXTS: (ROOT, ".texts", READ_ONLY_MODE),
+    CONFINED: (ROOT, ".confined", READ_ONLY_MODE),  # if run, a shell for scripts of clients
+    ALLOWED: (ROOT, ".allowed", READ_ONLY_MODE),  # if run, lists the tools that its caller may run
+    EVENTS: (ROOT, ".events", READ_ONLY_MODE),  # if run, lists the newest events of its caller
 }
 _HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS)
 UNLISTED = {FIXED[inode][1]: inode for inode in _HIDDEN}  # in the root

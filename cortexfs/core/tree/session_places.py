@@ -56,14 +56,6 @@ class PlaceKind(Enum):
     USAGE = auto()  # the tokens of a user's calls of models (state/usage_ledger.py); not listed
 
 
-FILES = (
-    PlaceKind.LOG,
-    PlaceKind.GROWING,
-    PlaceKind.REPLACED,
-    PlaceKind.RUNS,
-    PlaceKind.FACTS,
-    PlaceKind.USAGE,
-)
 # The places with files that an agent's run makes, and that cannot be made again from a log.
 CONTEXTS = (PlaceKind.CONTEXT, PlaceKind.PINNED, PlaceKind.OUTPUT)
 # The places of users' logs of runs, and the folders above them.
@@ -150,7 +142,7 @@ class SessionPlace(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        return self.kind not in FILES
+        return self.kind in CHILDREN
 
     @property
     def is_listed(self) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
-from cortexfs.core.tree import controls, edits, metadata, modes, places
+from cortexfs.core.registry import Key, Object, Registry, beginning, diff, is_own, own_key
+from cortexfs.core.tree import controls, edits, metadata, places
 from cortexfs.core.tree.aliases import Aliases
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Temporaries, Temporary
@@ -114,8 +114,8 @@ class Tree:
     def lookup(self, folder: int, name: str) -> int | None:
         if found := self._fixed.get((folder, name)):
             return found
-        if class_ := places.CLASS_FOLDERS.get(folder):
-            return self._in_class(class_, name) or self.aliases.find(folder, name)
+        if place := self.nodes.class_at(folder):
+            return self._in_class(*place, name) or self.aliases.find(folder, name)
         if folder == HOME:
             is_number = name.isascii() and name.isdecimal() and name == str(int(name))
             return self.nodes.homes.get(int(name)) if is_number else None
@@ -124,20 +124,16 @@ class Tree:
             return self._of_object("model", f"{node.name}/", name)
         if isinstance(node, OfObject) and slot(folder) == FOLDER:
             return self._in_control_folder(node.key, folder, name)
-        if isinstance(node, Home) and not slot(folder):
+        if isinstance(node, Home):
             kind = places.HOME_SLOTS.get(name)
             return folder | kind if kind else None
-        if isinstance(node, Home):
-            class_ = places.HOME_CLASSES[slot(folder)]
-            if class_ == "model" and name in self.registry.within(f"home/{node.uid}"):
-                return self.nodes.provider_inode(f"home/{node.uid}/{name}")
-            return self._of_object(class_, f"home/{node.uid}/", name) or self.aliases.find(folder, name)
         return None
 
-    def _in_class(self, class_: str, name: str) -> int | None:
-        if class_ == "model":
-            return self.nodes.provider_inode(name) if name in self.registry.within("") else None
-        return self._of_object(class_, "", name)
+    def _in_class(self, class_: str, home: int | None, name: str) -> int | None:
+        if class_ != "model":
+            return self._of_object(class_, beginning(home), name)
+        is_there = name in self.registry.within(beginning(home).rstrip("/"))
+        return self.nodes.provider_inode(beginning(home) + name) if is_there else None
 
     def _of_object(self, class_: str, prefix: str, name: str) -> int | None:
         leaf, wanted = places.leaf_and_slot(name)
@@ -162,32 +158,27 @@ class Tree:
     def _children(self, folder: int) -> Iterator[tuple[str, int]]:
         yield from ((name, inode) for (above, name), inode in self._fixed.items() if above == folder and name)
         node = self.nodes.find(folder)
-        if class_ := places.CLASS_FOLDERS.get(folder):
-            yield from self._objects_in(class_) if class_ != "model" else self._provider_entries("")
+        if place := self.nodes.class_at(folder):
+            yield from self._objects_in(*place)
         elif folder == HOME:
             yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
         elif isinstance(node, ProviderNode):
             for leaf in self.registry.within(node.name):
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
-        elif isinstance(node, Home) and not slot(folder):
+        elif isinstance(node, Home):
             yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
-        elif isinstance(node, Home) and slot(folder) == places.HOME_SLOTS["model"]:
-            yield from self._provider_entries(f"home/{node.uid}")
-        elif isinstance(node, Home) and (class_ := places.HOME_CLASSES[slot(folder)]):
-            for leaf in self.registry.own(class_, node.uid):
-                yield from self._triple(own_key(class_, node.uid, leaf), leaf)
         elif isinstance(node, OfObject) and node.key in self.registry.objects:
             yield from self._controls_in(node.key)
             yield from self.temporaries.names(folder)
         yield from self.aliases.shown(folder)
 
-    def _provider_entries(self, above: str) -> Iterator[tuple[str, int]]:
-        for name in self.registry.within(above):
-            yield name, self.nodes.provider_inode(f"{above}/{name}".lstrip("/"))
-
-    def _objects_in(self, class_: str) -> Iterator[tuple[str, int]]:
-        for name in self.registry.names(class_):
-            yield from self._triple((class_, name), name)
+    def _objects_in(self, class_: str, home: int | None) -> Iterator[tuple[str, int]]:
+        if class_ == "model":
+            for name in self.registry.within(beginning(home).rstrip("/")):
+                yield name, self.nodes.provider_inode(beginning(home) + name)
+        else:
+            for name in self.registry.names(class_, home):
+                yield from self._triple(own_key(class_, home, name), name)
 
     def _triple(self, key: Key, leaf: str) -> Iterator[tuple[str, int]]:
         inode = self.nodes.object_inode(key)
@@ -210,7 +201,7 @@ class Tree:
         if fixed := FIXED.get(inode):
             return Attributes(fixed[2], *self.owner, 0, mtime, places.ASKED.get(inode, Keep.ALWAYS))
         if program := self._programs.get(inode):
-            return Attributes(modes.LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
+            return Attributes(places.LINK_MODE, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
         node = self.nodes.find(inode)
         if isinstance(node, OfObject):
             object_ = self.registry.objects.get(node.key)
@@ -224,13 +215,12 @@ class Tree:
             )
         if isinstance(node, Home):
             mtime = self._mtimes.get(inode, node.since)
-            return Attributes(
-                modes.DIRECTORY if slot(inode) else modes.PRIVATE, node.uid, node.gid, 0, mtime, Keep.ALWAYS
-            )
+            mode = places.FOLDER_MODE if slot(inode) else places.PRIVATE_MODE
+            return Attributes(mode, node.uid, node.gid, 0, mtime, Keep.ALWAYS)
         if isinstance(node, ProviderNode) and "/" in node.name:
             owner = self.nodes.owner_of(int(node.name.split("/")[1]))
-            return Attributes(modes.PRIVATE, *owner, 0, mtime, Keep.PASSING)
-        return Attributes(modes.DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
+            return Attributes(places.PRIVATE_MODE, *owner, 0, mtime, Keep.PASSING)
+        return Attributes(places.FOLDER_MODE, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
         own = object_.home is not None
@@ -241,23 +231,24 @@ class Tree:
         kind = slot(inode)
         if kind == places.EXECUTABLE:
             keep = Keep.NOTHING if own else Keep.ALWAYS
-            return Attributes(modes.PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
+            return Attributes(places.PROGRAM_MODE, uid, gid, len(self.executable(object_)), changed, keep)
         if kind == FOLDER:  # in a home, it may become a folder of sessions alone
-            return Attributes(modes.DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
+            return Attributes(places.FOLDER_MODE, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
         if kind == SOCKET and own:
-            return Attributes(modes.OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
+            return Attributes(places.OWN_SOCKET_MODE, uid, gid, 0, mtime, Keep.NOTHING)
         if kind == SOCKET:
-            return Attributes(modes.SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
+            return Attributes(places.SOCKET_MODE, uid, gid, 0, mtime, Keep.ALWAYS)
         control = places.control_at(object_.class_, inode)
         if kind == places.VEILED or (control and control.name == controls.LOG):
-            return Attributes(modes.LOG, uid, gid, 0, registered, Keep.NOTHING)
+            return Attributes(places.LOG_MODE, uid, gid, 0, registered, Keep.NOTHING)
         if control is None:
             return None
         size = len(self.value(object_, control))
         if control.check is None:
-            return Attributes(modes.READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
+            return Attributes(places.READ_ONLY_MODE, uid, gid, size, changed, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
-        return Attributes(modes.WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
+        mtime = written.mtime if written else mtime
+        return Attributes(places.WRITABLE_MODE, uid, gid, size, mtime, Keep.NOTHING)
 
     def executable(self, object_: Object) -> bytes:
         return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))

@@ -111,7 +111,7 @@ def test_a_name_means_ones_own_first_if_that_works() -> None:
     assert both.meant("agent", "coder", UID) == ("agent", "home/1000/coder")
     assert both.meant("agent", "coder", 2) == both.meant("agent", "coder", None) == ("agent", "coder")
     assert both.names("agent") == ("coder",)
-    assert both.own("agent", UID) == ("coder",)
+    assert both.names("agent", UID) == ("coder",)
 
 
 @each_of("key", [("agent", "coder"), ("agent", "home/7/coder"), ("model", "home/x"), ("tool", "home")])
