@@ -9,7 +9,7 @@ This file must never know which file has which format; that is core/tree/control
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from cortexfs.core import names
@@ -33,7 +33,7 @@ SECRET_KEYS = ("api_key", "apikey", "authorization", "password", "secret", "toke
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}", re.ASCII)
+_KEY_GRAMMAR = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}", re.ASCII)
 
 
 def refuse(number: int, why: str) -> Fault:
@@ -61,10 +61,18 @@ def _single(text: str, what: str) -> str:
     return lines[0].strip()
 
 
-def _unique(seen: set[str], number: int, item: str) -> None:
-    if item in seen:
-        raise refuse(number, f"{item} is used twice")
-    seen.add(item)
+def _once(lines: Iterable[tuple[int, str]], item: Callable[[str], str] = str) -> Iterator[tuple[int, str]]:
+    """Yields lines with their numbers. Once a line was checked, refuses it if its item was there before."""
+    seen: set[str] = set()
+    for number, line in lines:
+        yield number, line
+        if item(line) in seen:
+            raise refuse(number, f"{item(line)} is used twice")
+        seen.add(item(line))
+
+
+def _key(line: str) -> str:
+    return line.partition("=")[0]
 
 
 def anything(text: str) -> None:
@@ -85,11 +93,9 @@ def absolute_path(text: str) -> None:
 
 
 def absolute_paths(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    for number, line in _once(_lines(text)):
         if not line.startswith("/"):
             raise refuse(number, f"{line!r} is not an absolute path")
-        _unique(seen, number, line)
 
 
 def _is_u32(text: str) -> bool:
@@ -100,11 +106,9 @@ def _is_u32(text: str) -> bool:
 
 
 def gids(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    for number, line in _once(_lines(text)):
         if not _is_u32(line):
             raise refuse(number, f"{line!r} is not a decimal group id")
-        _unique(seen, number, line)
 
 
 def window(text: str) -> None:
@@ -120,48 +124,42 @@ def label(text: str) -> None:
 
 
 def key_values(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    for number, line in _once(_lines(text), _key):
         key, equals, _value = line.partition("=")
-        if not equals or not _KEY.fullmatch(key):
+        if not equals or not _KEY_GRAMMAR.fullmatch(key):
             raise refuse(number, f"{line!r} is not of the form KEY=VALUE")
-        _unique(seen, number, key)
 
 
 def parameters(text: str) -> None:
     """Check a model's default parameters: lines KEY=VALUE, and no secrets."""
     key_values(text)
     for number, line in _lines(text):
-        key = line.partition("=")[0]
-        if key.lower() in SECRET_KEYS:
-            raise refuse(number, f"{key} looks like a secret; use: ctx provider secret set NAME")
+        if _key(line).lower() in SECRET_KEYS:
+            raise refuse(number, f"{_key(line)} looks like a secret; use: ctx provider secret set NAME")
 
 
 def driver(text: str) -> None:
     """Check for one word, or lines default=, exec=, socket=, agent=, each with a comma list by priority."""
-    seen: set[str] = set()
     lines = list(_lines(text))
     if not lines:
         raise Fault("EINVAL", "the file is empty; it holds one driver, or lines such as default=NAME")
-    for number, line in lines:
+    for number, line in _once(lines, _key):
         use, equals, value = line.partition("=")
         if not equals and len(lines) > 1:
             raise refuse(number, f"{line!r} is not of the form USE=DRIVER,...")
         if equals and use not in DRIVER_USES:
             raise refuse(number, f"{use!r} is not one of {', '.join(DRIVER_USES)}")
-        _unique(seen, number, use)
         for word in (value if equals else line).split(","):
             if not _WORD.fullmatch(word):
                 raise refuse(number, f"{word!r} is not the name of a driver")
 
 
 def fallback(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in rules(text):
+    lines = list(rules(text))
+    for number, line in _once(lines):
         named(number, "model", line)
-        _unique(seen, number, line)
-    if len(seen) > MAX_FALLBACKS:
-        raise Fault("EINVAL", f"{len(seen)} models are over the limit of {MAX_FALLBACKS}")
+    if len(lines) > MAX_FALLBACKS:
+        raise Fault("EINVAL", f"{len(lines)} models are over the limit of {MAX_FALLBACKS}")
 
 
 def model_name(text: str) -> None:
@@ -171,25 +169,21 @@ def model_name(text: str) -> None:
 
 
 def tool_names(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    for number, line in _once(_lines(text)):
         named(number, "tool", line)
-        _unique(seen, number, line)
 
 
 def skill_names(text: str) -> None:
     """Check for one skill a line, as plugin/skill. The plugin need not be installed yet."""
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    for number, line in _once(_lines(text)):
         parts = line.split("/")
         if len(parts) != 2 or any(map(names.fault_of, parts)):
             raise refuse(number, f"{line!r} is not a skill; write PLUGIN/SKILL")
-        _unique(seen, number, line)
 
 
 def mounts(text: str) -> None:
-    seen: set[str] = set()
-    for number, line in _lines(text):
+    lines = list(_lines(text))
+    for number, line in _once(lines, lambda line: line.split("\t")[1]):
         fields = line.split("\t")
         if len(fields) != 4:
             raise refuse(number, "write four fields with TABs between: source, target, ro or rw, options")
@@ -199,9 +193,8 @@ def mounts(text: str) -> None:
         if access not in ("ro", "rw"):
             raise refuse(number, f"{access!r} is neither ro nor rw")
         _mount_options(number, options)
-        _unique(seen, number, target)
-    if len(seen) > MAX_MOUNTS:
-        raise Fault("EINVAL", f"{len(seen)} mounts are over the limit of {MAX_MOUNTS}")
+    if len(lines) > MAX_MOUNTS:
+        raise Fault("EINVAL", f"{len(lines)} mounts are over the limit of {MAX_MOUNTS}")
 
 
 def path_mounts(text: str) -> None:
@@ -246,12 +239,11 @@ def is_below(path: str, folder: str) -> bool:
 def _mount_options(number: int, options: str) -> None:
     if options == "-":
         return
-    seen: set[str] = set()
-    for option in options.split(","):
+    given = options.split(",")
+    for _, option in _once((number, option) for option in given):
         if option not in MOUNT_OPTIONS:
             raise refuse(number, f"{option!r} is not one of {', '.join(MOUNT_OPTIONS)} (or - for none)")
-        _unique(seen, number, option)
-    if {"bind", "rbind"} <= seen:
+    if {"bind", "rbind"} <= {*given}:
         raise refuse(number, "a mount cannot be both bind and rbind")
 
 
