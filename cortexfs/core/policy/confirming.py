@@ -32,7 +32,7 @@ from cortexfs.core.policy.risk import (
     floor,
 )
 
-NO_DRY_RUN, OFFERED, REQUIRED = "not_supported", "supported", "required_before_execute"
+OFFERED, REQUIRED = "supported", "required_before_execute"
 
 # The number of denials in a row that pauses the turn, and the number in a session that calls for a person.
 PAUSE_AFTER = 3
@@ -70,41 +70,36 @@ class ConfirmVerdict(NamedTuple):
 
 class ConfirmOutcome(NamedTuple):
     allowed: bool
-    confirm: bool
     why: str  # a pattern with {level}, {source}, {limit}
-    asked: str = ""  # a pattern with {does}
+    asked: str = ""  # a pattern with {does}; empty: no person is asked
 
 
 # By kind of caller, and by how the level compares with the levels that are approved without asking.
 OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
-    (CallerKind.PERSON, "within"): ConfirmOutcome(True, False, "a person confirms a tool by running it"),
-    (CallerKind.PERSON, "above"): ConfirmOutcome(
-        True, False, "a person confirms a tool by running it ({source})"
-    ),
-    (CallerKind.PERSON, "blocked"): ConfirmOutcome(True, False, "a person may, an agent may not ({source})"),
+    (CallerKind.PERSON, "within"): ConfirmOutcome(True, "a person confirms a tool by running it"),
+    (CallerKind.PERSON, "above"): ConfirmOutcome(True, "a person confirms a tool by running it ({source})"),
+    (CallerKind.PERSON, "blocked"): ConfirmOutcome(True, "a person may, an agent may not ({source})"),
     (CallerKind.AGENT, "within"): ConfirmOutcome(
-        True, False, "calls up to {limit} need no approval, and this is {level} ({source})"
+        True, "calls up to {limit} need no approval, and this is {level} ({source})"
     ),
     (CallerKind.AGENT, "above"): ConfirmOutcome(
-        True, True, "{source}, above {limit}, so you are asked", "this {does}, so you are asked"
+        True, "{source}, above {limit}, so you are asked", "this {does}, so you are asked"
     ),
     (CallerKind.AGENT, "always"): ConfirmOutcome(
-        True,
         True,
         "its approval file says ask, so you are asked ({source})",
         "this {does}, and this agent asks about every call",
     ),
     (CallerKind.AGENT, "untried"): ConfirmOutcome(
         True,
-        True,
         "it has required_before_execute but no dry run, so you are asked each time ({source})",
         "this {does}; its author requires a dry run, but it has none, so you are asked each time",
     ),
     (CallerKind.AGENT, "unheard"): ConfirmOutcome(
-        False, False, "{level} must be confirmed, and no person can be asked ({source})"
+        False, "{level} must be confirmed, and no person can be asked ({source})"
     ),
     (CallerKind.AGENT, "blocked"): ConfirmOutcome(
-        False, False, "it is blocked for agents, and no approval can allow it ({source})"
+        False, "it is blocked for agents, and no approval can allow it ({source})"
     ),
 }
 
@@ -123,8 +118,8 @@ def verdict(
     first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
     if first:
         why = f"{why}; it needs a dry run first, with the same input and --dry-run"
-    asked_ = outcome.asked.format(does=asked_for(counted, settings, call)) if outcome.confirm else ""
-    return ConfirmVerdict(level, outcome.allowed, outcome.confirm, first, why, asked_)
+    asked_ = outcome.asked and outcome.asked.format(does=asked_for(counted, settings, call))
+    return ConfirmVerdict(level, outcome.allowed, bool(asked_), first, why, asked_)
 
 
 def approved_up_to(settings: RiskSettings) -> Level:

@@ -55,7 +55,7 @@ class PolicyCaller(msgspec.Struct, frozen=True):
     @property
     def known_as(self) -> str:
         """Returns the agent's name in objects' policies. No label that a user writes equals one of agent/."""
-        return self.label if self.home is None else policy.own_label(self.home, self.label)
+        return policy.known_as(self.label, self.home)
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -121,9 +121,11 @@ class Decision(NamedTuple):
 
 
 def decide(question: PolicyQuery) -> Decision:
-    judged = _judged(question)
+    judged, is_agent = _judged(question), question.caller.kind is CallerKind.AGENT
     steps = tuple(
-        LayerAnswer(layer, *said) for layer, look in LAYERS.items() if (said := look(question, judged))
+        LayerAnswer(layer, *said)
+        for layer, look in LAYERS.items()
+        if (is_agent or layer not in _FOR_AGENTS) and (said := look(question, judged))
     )
     decisive = next((step for step in steps if step.result == DENY), None) or next(
         (step for step in reversed(steps) if step.result == ALLOW), NOBODY
@@ -185,7 +187,7 @@ def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
 
 def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     caller, thing = question.caller, question.thing
-    if caller.kind is CallerKind.PERSON or thing.class_ not in CLASSES:
+    if thing.class_ not in CLASSES:
         return None
     if thing.is_its_model:
         return (PASS, "its own model needs no line in its mount table", "the agent's model")
@@ -207,19 +209,15 @@ def seen(agent: str, mounts: str, path: str) -> Said:
     return (PASS, f"its mount table shows {path}", rule)
 
 
-def _label(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
+def _label(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     caller = question.caller
-    if caller.kind is CallerKind.PERSON:
-        return None
     if not caller.label:
         return (DENY, "it has no label, so no policy line can name it; write one to its .d/label", "no label")
     return (PASS, f"policy lines know it by its label {caller.label}", caller.label)
 
 
-def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
-    caller, thing = question.caller, question.thing
-    if caller.kind is CallerKind.PERSON:
-        return None
+def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+    thing = question.thing
     if not thing.rules:
         # Only the daemon's owner may write here. If lines were needed, no other user could set up an agent.
         return (PASS, "the object's policy has no lines, so the caller's policy decides", thing.file)
@@ -229,10 +227,8 @@ def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
     return (DENY, f"the object's policy has lines, but lacks: {line}", thing.file)
 
 
-def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
+def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     caller = question.caller
-    if caller.kind is CallerKind.PERSON:
-        return None
     if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
         return (ALLOW, f"its policy says: {rule.text}", rule.where)
     file = f"{caller.file or 'no policy'} (default deny)"
@@ -262,7 +258,7 @@ def _effects_rule(question: PolicyQuery) -> str:
 
 
 def _sandbox(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
-    if question.caller.kind is CallerKind.PERSON or question.thing.class_ != "tool":
+    if question.thing.class_ != "tool":
         return None
     return (PASS, "the agent's mount table decides which files it can open", "mount table")
 
@@ -278,3 +274,5 @@ LAYERS: dict[str, Callable[[PolicyQuery, ConfirmVerdict | None], Said | None]] =
     "effects": _effects,
     "sandbox": _sandbox,
 }
+# The layers that have no answer about a person.
+_FOR_AGENTS = ("mount view", "label", "object's policy", "caller's policy", "sandbox")

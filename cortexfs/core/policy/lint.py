@@ -117,7 +117,7 @@ class LintedAgent(msgspec.Struct, frozen=True):
     @property
     def known_as(self) -> str:
         """Returns its name in objects' policies."""
-        return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
+        return policy.known_as(self.label, self.home)
 
 
 class LintInput(msgspec.Struct, frozen=True):

@@ -75,9 +75,9 @@ def type_of(label: str) -> str:
     return label.strip().split(":")[2]
 
 
-def own_label(uid: int, label: str) -> str:
-    """Returns the name that an agent in a user's home has in the policy of an object."""
-    return f"home/{uid}/{label}"
+def known_as(label: str, home: int | None) -> str:
+    """Returns the name of an agent in objects' policies. `home` is the uid of the home that it is in."""
+    return label if home is None or not label else f"home/{home}/{label}"
 
 
 def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: str) -> Rule | None:
