@@ -173,16 +173,8 @@ class Connection:
         for key in self.given.keys if self.reads else ():
             log = self.world.logs[key]
             while due := self.given.due(key, len(log)):
-                self._send_due(key, due, log)
-
-    def _send_due(self, key: SessionKey, due: range, log: list[LogEvent]) -> None:
-        if self.given.is_whole(key, due):
-            self.given.take_all(key, due)
-            self.sent += b"".join(log[number - 1].line for number in due)
-            return
-        for number in due:
-            if self.given.take(key, log[number - 1]):
-                self.sent += log[number - 1].line
+                data = b"".join(log[number - 1].line for number in due)
+                self.sent += self.given.take_lines(key, due, data)[0]
 
 
 _ANSWERS: dict[type, Callable[[Connection, Any], None]] = {

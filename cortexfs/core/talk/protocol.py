@@ -130,6 +130,16 @@ class _Followed:
     def is_followed(self) -> bool:
         return self.after is not None or bool(self.runs)
 
+    def wants_all(self, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
+        """Returns True if lines of `due` with these heads can be sent undecoded, as all are wanted."""
+        if not heads or int(heads[-1][1]) >= due.stop or int(heads[0][1]) < due.start:
+            return False
+        is_resumed = self.after is not None and due.start > self.after
+        return is_resumed or {run.decode() for _, _, run in heads} <= self.runs
+
+
+_UNFOLLOWED = _Followed()
+
 
 class Subscriptions:
     """The events that were sent to one connection, and those that must still be sent, of all its sessions."""
@@ -169,22 +179,9 @@ class Subscriptions:
         return [opening] if state.first in given else []
 
     def due(self, key: SessionKey, last: int) -> range:
-        """Returns the events to read next, up to `last`, the newest: `take` each, or all if `is_whole`."""
-        followed = self._followed.get(key)
-        if followed is None or not followed.is_followed:
-            return range(0)
-        return followed.given.gap(followed.next, last + 1)
-
-    def is_whole(self, key: SessionKey, due: range) -> bool:
-        """Returns True if every event of `due` is wanted, so that their lines can be sent undecoded."""
-        after = self._followed[key].after
-        return after is not None and due.start > after
-
-    def take_all(self, key: SessionKey, due: range) -> None:
-        """Note that `due` was sent: a beginning of the due events, without gaps."""
-        followed = self._followed[key]
-        followed.given.add(due.start, due.stop)
-        followed.next = due.stop
+        """Returns the events to read next, up to `last`, the newest."""
+        followed = self._followed.get(key, _UNFOLLOWED)
+        return followed.given.gap(followed.next, last + 1) if followed.is_followed else range(0)
 
     def take(self, key: SessionKey, event: LogEvent) -> bool:
         """Returns True if this event, which is the next in the log, must be sent. It then counts as sent."""
@@ -202,10 +199,11 @@ class Subscriptions:
     def take_lines(self, key: SessionKey, due: range, data: bytes) -> tuple[bytes, int]:
         """Returns the bytes to send of whole lines of the log from `due.start` on, and the number of finished
         bytes. Lines that are no events are skipped."""
-        heads = lines.HEAD.findall(data)
-        if self._takes_whole(key, due, heads) and len(heads) == data.count(b"\n"):
-            self.take_all(key, range(due.start, int(heads[-1][1]) + 1))
-            self._followed[key].runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
+        heads, followed = lines.HEAD.findall(data), self._followed[key]
+        if followed.wants_all(due, heads) and len(heads) == data.count(b"\n"):
+            followed.next = int(heads[-1][1]) + 1
+            followed.given.add(due.start, followed.next)
+            followed.runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
             return data, len(data)
         sent, done = [], 0
         for line in data.splitlines(keepends=True):
@@ -219,20 +217,13 @@ class Subscriptions:
                     sent.append(line)
         return b"".join(sent), done
 
-    def _takes_whole(self, key: SessionKey, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
-        if not heads or int(heads[-1][1]) >= due.stop or int(heads[0][1]) < due.start:
-            return False
-        runs = self._followed[key].runs
-        return self.is_whole(key, due) or all(run in runs for run in {run.decode() for _, _, run in heads})
-
     def follows(self, key: SessionKey) -> bool:
-        followed = self._followed.get(key)
-        return followed is not None and followed.is_followed
+        return self._followed.get(key, _UNFOLLOWED).is_followed
 
     def hears(self, key: SessionKey, run: str) -> bool:
         """Returns True if this connection receives the events of that run."""
-        followed = self._followed.get(key)
-        return followed is not None and (followed.after is not None or run in followed.runs)
+        followed = self._followed.get(key, _UNFOLLOWED)
+        return followed.after is not None or run in followed.runs
 
     @property
     def awaits_runs(self) -> bool:
@@ -241,10 +232,9 @@ class Subscriptions:
 
     def abandon(self, key: SessionKey) -> list[str]:
         """Returns the followed runs, and stops following them, as the log has lost them."""
-        followed = self._followed.get(key)
-        runs = sorted(followed.runs) if followed else []
-        if followed:
-            followed.runs.clear()
+        followed = self._followed.get(key, _UNFOLLOWED)
+        runs = sorted(followed.runs)
+        followed.runs.clear()
         return runs
 
     def forget(self, key: SessionKey) -> None:

@@ -109,20 +109,26 @@ def test_sessions_are_counted_apart() -> None:
     given.follow(KEY, 0)
     given.follow(other, 3)
     assert (given.due(KEY, 5), given.due(other, 5)) == (range(1, 6), range(4, 6))
-    given.take_all(KEY, range(1, 3))
+    for number in (1, 2):
+        given.take(KEY, LogEvent(number, "a", False, b""))
     assert (given.due(KEY, 5), given.due(other, 5)) == (range(3, 6), range(4, 6))
     assert given.keys == (KEY, other)
 
 
-def test_history_is_whole_and_a_run_among_others_is_not() -> None:
+@each_of(("after", "sent"), [(None, [4]), (3, [4, 5]), (4, [4, 5]), (0, [1, 2, 3, 4, 5])])
+def test_history_is_whole_and_a_run_among_others_is_not(after: int | None, sent: list[int]) -> None:
+    row = b'{"type":"delta","id":"%d","run":"%c","text":"x"}\n'
+    rows = [row % (number, run) for number, run in enumerate(b"bbbab", 1)]
     given = Subscriptions()
     given.follow_run(KEY, "a", 3)
-    assert not given.is_whole(KEY, given.due(KEY, 5))
-    given.follow(KEY, 3)
-    assert not given.is_whole(KEY, given.due(KEY, 5))
-    given.follow(KEY, 0)
-    assert given.is_whole(KEY, due := given.due(KEY, 5))
-    assert due == range(1, 6)
+    if after is not None:
+        given.follow(KEY, after)
+    due = given.due(KEY, 5)
+    data = b"".join(rows[number - 1] for number in due)
+    said, done = given.take_lines(KEY, due, data)
+    assert (said, done) == (b"".join(rows[number - 1] for number in sent), len(data))
+    assert (said is data) == (after == 0)  # such lines are not taken apart
+    assert not given.due(KEY, 5)
 
 
 def test_who_follows_a_session_keeps_the_runs_of_his_own_until_they_end() -> None:
@@ -141,7 +147,8 @@ def test_who_follows_a_session_keeps_the_runs_of_his_own_until_they_end() -> Non
 def test_a_deleted_session_begins_anew() -> None:
     given = Subscriptions()
     given.follow(KEY, 0)
-    given.take_all(KEY, range(1, 9))
+    for number in range(1, 9):
+        given.take(KEY, LogEvent(number, "a", False, b""))
     given.forget(KEY)
     assert not given.due(KEY, 3)
     given.follow(KEY, 0)
