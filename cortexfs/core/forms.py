@@ -99,17 +99,11 @@ def _choices(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _number(field: FormField, text: str) -> float:
+    make, what = (int, "a whole number") if field.kind == "integer" else (float, "a number")
     try:
-        return float(text)
+        return make(text)
     except ValueError:
-        raise Fault("EINVAL", f"{field.name} must be a number, not {text!r}") from None
-
-
-def _integer(field: FormField, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise Fault("EINVAL", f"{field.name} must be a whole number, not {text!r}") from None
+        raise Fault("EINVAL", f"{field.name} must be {what}, not {text!r}") from None
 
 
 def _boolean(field: FormField, text: str) -> bool:
@@ -129,7 +123,7 @@ def _choice(field: FormField, text: str) -> str:
 
 _READERS: Mapping[str, Callable[[FormField, str], Any]] = {
     "string": lambda _, text: text,
-    "integer": _integer,
+    "integer": _number,
     "number": _number,
     "boolean": _boolean,
     "choice": _choice,

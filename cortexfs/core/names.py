@@ -7,6 +7,7 @@ the tree have been checked here, so no other code checks them again.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from cortexfs.core.errors import Fault
 
@@ -31,9 +32,9 @@ def fault_of(name: str) -> str | None:
     return None
 
 
-def check(name: str) -> str:
+def check(name: str, fault: Callable[[str], str | None] = fault_of) -> str:
     """Returns `name`. Raises EINVAL with the rule that it breaks."""
-    if broken := fault_of(name):
+    if broken := fault(name):
         raise Fault("EINVAL", f"the name {name!r} {broken}")
     return name
 
@@ -45,9 +46,7 @@ def fault_of_session(name: str) -> str | None:
 
 def check_session(name: str) -> str:
     """Returns `name` if a session can have it. Raises EINVAL with the rule that it breaks."""
-    if broken := fault_of_session(name):
-        raise Fault("EINVAL", f"the name {name!r} {broken}")
-    return name
+    return check(name, fault_of_session)
 
 
 def check_object(class_: str, name: str) -> str:

@@ -29,6 +29,7 @@ class Capability(msgspec.Struct, frozen=True):
     deno: Flag | None = None  # the permission of Deno; None: Deno has none for it, and policy decides
     permission: bool = False  # False: it is an extension point
     reserved: bool = False
+    is_seen: bool = False  # a plugin with it adds a part that its users see
 
 
 def _permission(about: str, effect: Effect, deno: Flag | None = None) -> Capability:
@@ -50,17 +51,17 @@ PROCESS = "plugin process"  # the target of effects that no tool has declared
 _RIGHTS: dict[Flag, Effect] = {"read": _READ, "write": _WRITE, "run": _RUN, "net": _REQUEST}
 
 CAPABILITIES = {
-    "tools": Capability("register tools"),
-    "cli:commands": Capability("add cortex subcommands"),
-    "ui:panel": Capability("add a panel to the web interface"),
-    "ui:widget": Capability("add a widget to the dashboard"),
+    "tools": Capability("register tools", is_seen=True),
+    "cli:commands": Capability("add cortex subcommands", is_seen=True),
+    "ui:panel": Capability("add a panel to the web interface", is_seen=True),
+    "ui:widget": Capability("add a widget to the dashboard", is_seen=True),
     "config:schema": Capability("add settings"),
-    "config:provider": Capability("register model providers"),
+    "config:provider": Capability("register model providers", is_seen=True),
     "memory:store": Capability("a memory backend", reserved=True),
     "memory:embedder": Capability("an embedding provider", reserved=True),
-    "events:listener": Capability("receive the events that the manifest lists"),
-    "middleware:pre": Capability("be asked before each tool call"),
-    "middleware:post": Capability("be asked after each tool call"),
+    "events:listener": Capability("receive the events that the manifest lists", is_seen=True),
+    "middleware:pre": Capability("be asked before each tool call", is_seen=True),
+    "middleware:post": Capability("be asked after each tool call", is_seen=True),
     "fs:read": _permission("read files", _READ, "read"),
     "fs:list": _permission("list directories", _READ, "read"),
     "fs:write": _permission("write files", _WRITE, "write"),
@@ -74,22 +75,11 @@ CAPABILITIES = {
     "db:read": _permission("read internal databases", _INTERNAL),
     "db:write": _permission("write internal databases", _REMEMBER),
 }
-# The capabilities with which a plugin adds a part that its users see.
-_BRINGING = (
-    "tools",
-    "cli:commands",
-    "ui:panel",
-    "ui:widget",
-    "config:provider",
-    "events:listener",
-    "middleware:pre",
-    "middleware:post",
-)
 
 
 def bringing(capabilities: Iterable[str]) -> list[str]:
     """Returns the capabilities with which a plugin adds a part that its users see."""
-    return [name for name in capabilities if name in _BRINGING]
+    return [name for name in capabilities if name in CAPABILITIES and CAPABILITIES[name].is_seen]
 
 
 class CapabilityReason(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from cortexfs.core import jsontext
+from cortexfs.core.arguments.words import BOOLEANS
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import nearest
 from cortexfs.core.manifestjson.fields import JsonManifest, SettingField
@@ -29,16 +30,7 @@ TYPES = {
 }
 MASK = "********"
 _TOLD = 200  # characters of the options that a sentence lists, and options that are compared
-_WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_WORDS = BOOLEANS | {"on": True, "off": False}
 
 
 class Setting(msgspec.Struct, frozen=True):

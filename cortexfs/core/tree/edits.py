@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree.controls import MAX_VALUE
 
@@ -141,30 +143,19 @@ def is_temporary(name: str, controls: tuple[str, ...]) -> bool:
     return any(re.fullmatch(pattern.format(*[either] * 2), name, re.ASCII) for pattern in PATTERNS)
 
 
-class Temporary:
+class Temporary(msgspec.Struct, eq=False, gc=False):
     """A temporary file. As with any file, all opens share its bytes, and it outlives its name."""
 
-    __slots__ = ("data", "folder", "gid", "home", "inode", "linked", "mode", "mtime", "name", "uid")
-
-    def __init__(
-        self,
-        inode: int,
-        folder: int,
-        name: str,
-        owner: tuple[int, int],
-        mode: int,
-        now: int,
-        home: int | None = None,
-    ) -> None:
-        self.inode = inode
-        self.folder = folder
-        self.name = name
-        self.uid, self.gid = owner
-        self.mode = mode & MODES
-        self.mtime = now
-        self.linked = True
-        self.home = home  # the uid of the home that it is in
-        self.data = bytearray()
+    inode: int
+    folder: int
+    name: str
+    uid: int
+    gid: int
+    mode: int
+    mtime: int
+    home: int | None = None  # the uid of the home that it is in
+    linked: bool = True
+    data: bytearray = msgspec.field(default_factory=bytearray)
 
     def read(self, offset: int, size: int) -> bytes:
         return bytes(self.data[offset : offset + size])

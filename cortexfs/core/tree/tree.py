@@ -355,7 +355,7 @@ class Tree:
         home = object_.home if object_ else None
         if home is not None:
             self.temporaries.check_share(home)
-        temporary = Temporary(self.nodes.new(), folder, name, owner, mode, now, home)
+        temporary = Temporary(self.nodes.new(), folder, name, *owner, mode & edits.MODES, now, home)
         self.nodes.add(temporary.inode, temporary)
         self.temporaries.add(temporary)
         self._mtimes[folder] = now

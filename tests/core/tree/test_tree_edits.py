@@ -217,7 +217,7 @@ def test_other_names_are_not(name: str) -> None:
 
 
 def temporary(number: int, folder: int = 1) -> Temporary:
-    return Temporary(number, folder, f"tmp{number}", (0, 0), 0o100600, 0)
+    return Temporary(number, folder, f"tmp{number}", 0, 0, 0o600, 0)
 
 
 def test_temporary_files_are_bounded_in_each_folder_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
