@@ -224,20 +224,19 @@ class Tree:
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
         own = object_.home is not None
+        keep = Keep.NOTHING if own else Keep.ALWAYS
         uid, gid = self.nodes.owner_of(object_.home) if object_.home is not None else self.owner
         registered = int(object_.registered * 1e9)
         changed = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)
         kind = slot(inode)
         if kind == places.EXECUTABLE:
-            keep = Keep.NOTHING if own else Keep.ALWAYS
             return Attributes(places.PROGRAM_MODE, uid, gid, len(self.executable(object_)), changed, keep)
         if kind == FOLDER:  # in a home, it may become a folder of sessions alone
             return Attributes(places.FOLDER_MODE, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
-        if kind == SOCKET and own:
-            return Attributes(places.OWN_SOCKET_MODE, uid, gid, 0, mtime, Keep.NOTHING)
         if kind == SOCKET:
-            return Attributes(places.SOCKET_MODE, uid, gid, 0, mtime, Keep.ALWAYS)
+            mode = places.OWN_SOCKET_MODE if own else places.SOCKET_MODE
+            return Attributes(mode, uid, gid, 0, mtime, keep)
         control = places.control_at(object_.class_, inode)
         if kind == places.VEILED or (control and control.name == controls.LOG):
             return Attributes(places.LOG_MODE, uid, gid, 0, registered, Keep.NOTHING)
