@@ -85,7 +85,10 @@ static void watch_signals(void)
     }
 }
 
-/* open() takes the lowest free number, so a number above 2 shows that 0, 1 and 2 are in use. */
+/*
+ * open() takes the lowest free number, so a number above 2 shows that 0, 1 and 2 are in use. In the place of a
+ * closed standard output /dev/null is only readable: output that is lost has to be an error.
+ */
 static int open_object(const char *path)
 {
     int fd = open(path, O_PATH | O_CLOEXEC);
@@ -95,7 +98,7 @@ static int open_object(const char *path)
     close(fd);
     int null;
     do
-        null = open("/dev/null", O_RDWR);
+        null = open("/dev/null", O_RDONLY);
     while (null >= 0 && null <= STDERR_FILENO);
     close(null);
     return moved;

@@ -59,8 +59,7 @@ def _guarded(line: Sequence[str]) -> int:
                 said = f"{said} {rest[0]}"
             return _run(top, rest)
         finally:
-            # Here and not at exit, where a closed pipe could no longer be reported quietly.
-            sys.stdout.flush()
+            _flush()  # and not at exit, where a closed pipe could no longer be reported quietly
     except SystemExit as exit_:  # argparse, after printing help
         return int(exit_.code or EXIT_OK)
     except Fault as fault:
@@ -68,10 +67,7 @@ def _guarded(line: Sequence[str]) -> int:
         return exit_status(fault.code)
     except KeyboardInterrupt:
         return SIGNALLED + SIGINT
-    except BrokenPipeError:  # no reader is left: the flush at exit goes to /dev/null, so it cannot fail aloud
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    except BrokenPipeError:  # no reader is left
         return SIGNALLED + SIGPIPE
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
@@ -82,6 +78,18 @@ def _guarded(line: Sequence[str]) -> int:
             raise
         say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
         return exit_status("EPROTO")
+
+
+def _flush() -> None:
+    """Write what is left. A failure names standard output; the flush at exit then cannot fail aloud."""
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        problem.filename = "standard output"
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise
 
 
 def _run(top: argparse.Namespace, rest: list[str]) -> int:

@@ -3,8 +3,9 @@
 Rules: data goes to stdout and everything about the work to stderr. Only terminals get colour and cut lines
 (NO_COLOR and TERM=dumb are obeyed); a column that gives reasons is never cut. Control characters in an
 object's text are never printed: a tool's description must not move the reader's cursor. A descriptor that the
-caller closed becomes /dev/null, so that no file opened later gets its number and receives the output.
-Characters that the locale cannot show are replaced, and cause no failure.
+caller closed becomes /dev/null, so that no file opened later gets its number and receives the output. Output
+to a closed stdout is an error, as it is lost; a closed stderr loses its lines quietly. Characters that the
+locale cannot show are replaced, and cause no failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COLOURS = {
 def prepare() -> None:
     for name, (number, mode) in STREAMS.items():
         if getattr(sys, name) is None:  # Python's sign of a closed stream
-            opened = os.open(os.devnull, os.O_RDWR)
+            opened = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
