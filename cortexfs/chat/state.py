@@ -291,14 +291,15 @@ class Talk:
         return self._ask() if was_asked else []
 
     def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
-        """Notes are for programs, except for decisions and answers that were not made here."""
+        """Notes are for programs, except for denied calls of helpers, and decisions made elsewhere."""
         if answer := approvals.read_answer(frame):
             return [*self.forms.settle(answer.question)]
+        if denied := refusals.denied_to_helper(frame):
+            return [Show("end"), Show("failed", one_line(denied))]
         said = approvals.read(frame)
         if said is None or said.call in self._decided:
             return []
-        was_asked = said.call in self.questions
-        rest = self._settled(said.call)
+        was_asked, rest = said.call in self.questions, self._settled(said.call)
         if said.decision != "deny" and not was_asked:
             return rest
         self._latest = None

@@ -17,7 +17,7 @@ from cortexfs.cli.bounded import beginning
 from cortexfs.cli.parser import FAIL_ON_DENIED, CommandArgument, arg
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
-from cortexfs.core.frames import AnyFrame, ToolResult
+from cortexfs.core.frames import AnyFrame, Observer, ToolResult
 from cortexfs.core.talk import refusals
 from cortexfs.core.talk.requests import Scope
 
@@ -90,7 +90,10 @@ class DeniedCalls:
         self._found = False
 
     def hear(self, frame: AnyFrame) -> None:
-        self._found |= isinstance(frame, ToolResult) and refusals.is_denied(frame)
+        if isinstance(frame, ToolResult):
+            self._found |= refusals.is_denied(frame)
+        elif isinstance(frame, Observer):
+            self._found |= bool(refusals.denied_to_helper(frame))
 
     def status(self, status: int) -> int:
         """Returns the exit status that replaces the run's own."""

@@ -123,8 +123,8 @@ class TextVoice(Voice):
                 self._spoken = True
                 return self._output(frame.text)
             case frames.Message():
-                told, self._spoken = self._spoken, False
-                return b"" if told else self._output("".join(part.text for part in frame.content))
+                spoken, self._spoken = self._spoken, False
+                return b"" if spoken else self._output("".join(part.text for part in frame.content))
             case frames.Progress() if self._terminal_err or frame.message in refusals.EARLY:
                 return self._note(frame.message)
             case frames.Media():
@@ -135,6 +135,8 @@ class TextVoice(Voice):
                 return wire.message(wire.STDOUT, f"{line}{prose(text)}\n".encode())
             case frames.Observer() if (asked := approvals.read(frame)) and asked.decision == "deny":
                 return self._note(f"{asked.name}: {asked.reason}")
+            case frames.Observer() if told := refusals.denied_to_helper(frame):
+                return self._note(told)
             case frames.ToolResult() if frame.is_error:
                 return self._note(f"{frame.name}: {refusals.told(frame)}")
         return b""

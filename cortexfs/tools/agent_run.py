@@ -18,11 +18,13 @@ MAX_RESULT = 64 << 10  # characters of a helper's report
 MAX_LINE = 2 << 20  # a frame has 1 MiB at most
 DEFAULT_ROOT = "/ctx"
 DENIED = "This call is not allowed: "
+NOTE = "denied"  # the source of a note about a denied call, below the path of this tool
 
 
 @tool(
     name="agent.run",
     effects=[ToolEffect(ToolEffectKind.DELEGATE_WORK)],
+    emits_observer_text=True,
     description="""\
 Have another agent do a task, and return its report. The helper does not see this conversation: put all \
 that it has to know into the task (files, goal, what to report). It works in the same directory, with at \
@@ -84,6 +86,9 @@ class _Report:
         elif kind == "tool_result" and frame.get("is_error") and str(frame.get("output")).startswith(DENIED):
             why = str(frame["output"]).removeprefix(DENIED).partition(" Do not try it again")[0]
             self._denied += f"\n[denied to the helper: {frame.get('name')}: {why}]"
+            self._runtime.emit_observer(NOTE, f"{frame.get('name')}: {why}")
+        elif kind == "observer" and frame.get("source") == f"tool/agent.run: {NOTE}":  # of its own helpers
+            self._runtime.emit_observer(NOTE, str(frame.get("content")))
         elif kind == "error":
             self._fault = (str(frame.get("code")), str(frame.get("message")))
 

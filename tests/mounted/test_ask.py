@@ -189,6 +189,26 @@ def test_denied_and_failed_calls_are_told_whoever_asks(asked: Ctx) -> None:
     assert [frames.returncode, json.loads(frames.stdout.splitlines()[-1])["status"]] == [13, "ok"]
 
 
+def test_a_call_that_a_helper_was_denied_counts_too(asked: Ctx) -> None:
+    # abi.md 8.29
+    asked.ctx("agent", "new", "helping", "--model", "debug/script", "--tools", "fs.write")
+    asked.ctx("agent", "new", "led", "--model", "debug/script", "--tools", "agent.run")
+    with open(asked.root / "agent/led.d/policy", "a") as policy:
+        policy.write("allow led_t agent:helping start\n")
+    task = script(WRITES, {"turn": True}, {"delta": "could not"})
+    start = {"tool_call": {"name": "agent.run", "input": {"name": "helping", "task": task}}}
+    said = ["agent/led", script(start, {"turn": True}, {"delta": "done"})]
+    for words, status in (
+        (["ask", "-m"], 0),
+        (["ask", "--fail-on-denied", "-m"], 13),
+        (["send", "--output", "text", "--fail-on-denied"], 13),
+    ):
+        more = ["--approve", "agent.run"]
+        done = asked.ctx(words[0], *more, *words[1:], *said, check=False)
+        assert (done.returncode, done.stdout.rstrip()) == (status, "done"), done
+        assert "denied to a helper: fs.write: " in done.stderr
+
+
 def test_a_person_sees_that_it_waits_and_then_the_answer(asked: Ctx) -> None:
     # issue: "a spinner on a terminal while it waits"
     environ = asked.environ | {"PATH": f"{asked.python.parent}:{asked.environ['PATH']}"}
