@@ -45,10 +45,11 @@ def test_all_that_a_call_is_about_is_shown_and_allowed(tab: Tab, page: WebProces
     assert asked.get_by_label("Command").inner_text() == COMMAND
     assert asked.get_by_label("Effects").inner_text().split("\n") == EXEC["effects"]
     assert asked.get_by_text("it writes").is_visible()
-    until(tab.title, lambda seen: seen == "(1) CortexFS")
+    titled = f"{SCRIPTED} decide - Talk - CortexFS"  # abi.md 13.41
+    until(tab.title, lambda seen: seen == f"(1) {titled}")
     asked.get_by_role("button", name="Allow", exact=True).click()
     answer(tab).get_by_text("allow_once").wait_for()
-    until(tab.title, lambda seen: seen == "CortexFS")
+    until(tab.title, lambda seen: seen == titled)
     assert question(tab, "shell.exec").count() == 0
 
 
@@ -87,7 +88,7 @@ def test_questions_of_all_sessions_are_in_one_place(
     ask(asking, "two", name="second.tool", input={"b": "<b>x</b>"})
     part(tab, page, "approvals")
     tab.get_by_role("link", name="Approvals (2)").wait_for()
-    until(tab.title, lambda seen: seen == "(2) CortexFS")
+    until(tab.title, lambda seen: seen == "(2) Approvals - CortexFS")
     first, second = question(tab, "first.tool"), question(tab, "second.tool")
     first.get_by_role("link", name=f"{SCRIPTED} one").wait_for()
     assert "<b>x</b>" in second.get_by_label("Input").first.inner_text()

@@ -199,7 +199,8 @@ def test_widgets_are_on_a_page_and_beside_their_plugin(tab: Tab, page: WebProces
         framed.get_by_text("Words of a widget").wait_for()
         tab.get_by_text("There is nothing to show.").wait_for()
         tab.get_by_role("alert").get_by_text("fs.read is no tool of shown-plugin").wait_for()
-        assert tab.title() == "CortexFS"
+        part_ = "Widgets" if place == "widgets" else f"{shown} - Plugins"
+        assert tab.title() == f"{part_} - CortexFS"  # abi.md 13.41
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -23,6 +23,7 @@ const said = h("p", { class: "said", role: "status" });
 const FRESH = 1000;  // ms in which a notice is of what leads to another part; one of a part that was left goes
 let leaving = new AbortController();
 let told = 0;
+let open = 0;  // questions that wait for a person
 
 /** Shows plugins, and beside them MCP servers, as both bring tools. */
 async function connected(place, words, context) {
@@ -47,12 +48,24 @@ function shell() {
   return links;
 }
 
+/** Names the page in lists of tabs: the questions that wait, the shown thing, its part. */
+function entitle() {
+  const [name, ...words] = place();
+  const part = NAMES.find((each) => each.toLowerCase() === name) || (name === "widgets" ? "Widgets" : "Talk");
+  const about = part === "Talk" ? words.slice(1, 3) : words.slice(0, 1);  // an object and its session
+  const shown = [about.filter(Boolean).join(" ").slice(0, 150), part, "CortexFS"].filter(Boolean).join(" - ");
+  document.title = `${open ? `(${open}) ` : ""}${shown}`;
+}
+
+const place = () => location.hash.replace(/^#\//, "").split("/").map(named);
+
 /** Shows the part that the address names, and ends the part before it. */
 async function route(links) {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
-  const [name, ...words] = location.hash.replace(/^#\//, "").split("/").map(named);
+  const [name, ...words] = place();
+  entitle();
   const view = VIEWS[name] || talk;
   for (const link of links) {
     const is_here = link.textContent.split(" ")[0].toLowerCase() === (VIEWS[name] ? name : "talk");
@@ -97,7 +110,8 @@ function inbox(links) {
     newest = state;
     loaded("approvals").then(({ counted }) => counted(newest)).catch(() => null);  // the error is shown when the part is opened
     const count = state.asked.length;
-    document.title = count ? `(${count}) CortexFS` : "CortexFS";
+    open = count;
+    entitle();
     link.textContent = count ? `Approvals (${count})` : "Approvals";
   };
   let latest = null;
