@@ -135,9 +135,23 @@ def _checked(path: str, name: str) -> str:
     except OSError:
         raise Fault("ENOENT", f"there is no {name}") from None
     if os.path.isdir(path) or path.endswith(RESERVED_SUFFIXES):
-        mend = "give a tool, model or agent, see: ctx ls"
-        raise Fault("EINVAL", f"{name!r} is no object that can be run; {mend}")
+        raise unrunnable(name)
     return path
+
+
+def unrunnable(name: str) -> Fault:
+    mend = "give a tool, model or agent, see: ctx ls"
+    return Fault("EINVAL", f"{name!r} is no object that can be run; {mend}")
+
+
+def is_object(path: str) -> bool:
+    """Returns False for a file that is no object and no copy of one. If it cannot be read, execve(2) tells
+    why. A pipe is not waited for."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return re.search(_HEADER.encode(), file.read(HEADER_BYTES) or b"") is not None
+    except OSError:
+        return True
 
 
 def rows(root: str, paths: Iterable[str]) -> Iterator[ObjectRow]:

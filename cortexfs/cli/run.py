@@ -29,17 +29,19 @@ _OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of both
 
 
 def run(options: argparse.Namespace) -> int:
-    root = ""
-    if not options.runnable.startswith(("/", ".", "~")):  # a path names the mount
-        root = mounts.answering(options.root)
+    is_path = options.runnable.startswith(("/", ".", "~"))  # a path names the mount
+    root = "" if is_path else mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
+    if is_path and not objects.is_object(path):
+        raise objects.unrunnable(options.runnable)
     if _counts_denials(options, path):
         return _watch(path, options.words, options.output)
     try:
         become(path, [path, *options.words], **({"CTX_OUTPUT": options.output} if options.output else {}))
     except OSError as problem:
         code, why = FAULTS.get(problem.errno or 0, ("EIO", problem.strerror))
-        raise Fault(code, f"{objects.short(root, path)} cannot be run: {why}") from None
+        named = options.runnable if is_path else objects.short(root, path)
+        raise Fault(code, f"{named} cannot be run: {why}") from None
 
 
 def _counts_denials(options: argparse.Namespace, path: str) -> bool:

@@ -146,6 +146,18 @@ def test_run_becomes_the_object(root: Path) -> None:
     assert done.stdout == "<--help>\n<-->\n<a b>\n<--root=x>\ntyped"
 
 
+def test_run_refuses_files_that_are_no_objects(tmp_path: Path) -> None:
+    plain, pipe, program = tmp_path / "plain", tmp_path / "pipe", tmp_path / "program"
+    plain.write_text("text\n")
+    os.mkfifo(pipe)
+    program.write_text("#!/bin/sh\necho run\n")
+    program.chmod(0o755)
+    for path in map(str, (plain, pipe, program)):
+        done = ctx("run", path, root=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"ctx run: {path!r} is no object that can be run; give a tool"), done
+
+
 def test_run_takes_a_path_without_a_mount(root: Path, tmp_path: Path) -> None:
     done = ctx("run", str(root / "tool" / "fs.read"), root=tmp_path)
     assert done.returncode == 7
