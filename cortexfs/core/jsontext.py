@@ -47,13 +47,13 @@ def type_name(value: object) -> str:
     return "null" if value is None else _TYPES.get(type(value), type(value).__name__)
 
 
-def shown(value: object) -> str:
+def shown(value: object, limit: int = _SHOWN) -> str:
     """Returns a value as JSON, short enough for a sentence."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return type_name(value)
-    return clipped(text, _SHOWN)
+    return clipped(text, limit)
 
 
 def why_unread(error: Exception) -> str:

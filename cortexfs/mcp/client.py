@@ -24,6 +24,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
+    CONNECTION_CLOSED,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
@@ -120,6 +121,8 @@ def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
     if isinstance(error, httpx2.HTTPStatusError):
         return Fault("EACCES", f"{name} answers HTTP {error.response.status_code}")
     if isinstance(error, MCPError):
+        if error.code == CONNECTION_CLOSED:  # words of the SDK's, and of no server
+            return Fault("EPROTO", f"{name} ended the connection; is it an MCP server?")
         return Fault("EIO", f"{name} says: {error}")
     if isinstance(error, httpx2.ConnectError):
         return Fault(

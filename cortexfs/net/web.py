@@ -35,6 +35,7 @@ from cortexfs.version import VERSION
 
 IDLE_SECONDS = 30.0  # to connect, and between two pieces of an answer
 MAX_REDIRECTS = 5
+MAX_URL = 300  # characters of an address that an error quotes
 AGENT = {"User-Agent": f"cortexfs/{VERSION}"}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SECRETS = ("authorization", "cookie", "proxy-authorization")
@@ -134,7 +135,7 @@ def download(url: str, most: int, seconds: float, private: Sequence[str] | None 
         code, why = refused.code, refused.message
     except FAILURES as problem:
         code, why = "ETIMEDOUT" if isinstance(problem, TimeoutError) else "EIO", why_not(problem)
-    raise Fault(code, f"{shown(url)} cannot be fetched: {why}")
+    raise Fault(code, f"{shown(url, MAX_URL)} cannot be fetched: {why}")
 
 
 def why_not(problem: BaseException) -> str:
@@ -217,7 +218,7 @@ class _Exchange:
 
     def _checked(self, parts: SplitResult) -> str:
         if parts.scheme not in self._bounds.schemes:
-            url = shown(clipped(parts.geturl(), 200))
+            url = shown(parts.geturl(), MAX_URL)
             schemes = " or ".join(self._bounds.schemes)
             raise Fault("EINVAL", f"{url} is not an {schemes} address, and only those are fetched")
         if not parts.hostname:

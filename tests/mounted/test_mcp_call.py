@@ -69,6 +69,7 @@ def test_what_a_server_offers_is_shown(place: Ctx, program: list[str]) -> None:
         (("call", "http://127.0.0.1:1/mcp", "x"), 69, "cannot be reached"),
         (("inspect",), 2, "say which server"),
         (("call", "--header", "Authorization: x", "http://127.0.0.1:1/mcp", "x"), 2, "looks like a secret"),
+        (("call", "/bin/true", "x"), 70, "/bin/true ended the connection; is it an MCP server?"),
         (("login", "nope"), 1, "there is no MCP server 'nope'"),
         (("login", "conf"), 2, "is a program; only servers with a URL"),
         (("logout", "conf"), 1, "there is no login at conf"),

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cortexfs.agents import defaults, records
@@ -127,8 +128,16 @@ def _tools(given: list[str], root: str | None) -> list[str]:
                 found.update(dict.fromkeys(name_patterns.fitting(word, fitting)))
             except Fault as fault:
                 raise Fault(fault.code, fault.message + servers.reason(root, word)) from None
-    value_formats.tool_names(defaults.lines(found))
+    _check_names(value_formats.tool_names, found)
     return list(found)
+
+
+def _check_names(check: Callable[[str], None], given: Iterable[str]) -> None:
+    """Check words of the command line as a control file's lines, without naming a line."""
+    try:
+        check(defaults.lines(given))
+    except Fault as fault:
+        raise Fault(fault.code, re.sub(r"^line \d+: ", "", fault.message)) from None
 
 
 def _check_there(
@@ -137,7 +146,7 @@ def _check_there(
     """Raises EINVAL for a model, tool or skill that the mount lacks. Without a mount, checks nothing."""
     if root is None:
         return
-    value_formats.skill_names(defaults.lines(skills))
+    _check_names(value_formats.skill_names, skills)
     for class_, wanted, known in (
         ("model", [model], _names(root, "model", own)),
         ("tool", tools, _names(root, "tool")),

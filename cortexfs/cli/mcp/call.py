@@ -41,8 +41,8 @@ def call(options: argparse.Namespace) -> int:
     async def use(client: Client) -> CallToolResult:
         tools = {tool.name: tool for tool in await _tools(client)}
         if options.tool not in tools:
-            known = nearest(options.tool, tools)
-            raise Fault("ENOENT", f"{options.server} has no tool {options.tool!r}{known}")
+            hint = nearest(options.tool, tools) or "; see: ctx mcp inspect --help"
+            raise Fault("ENOENT", f"{options.server} has no tool {options.tool!r}{hint}")
         words = [os.fsencode(word) for word in options.words]
         given = parse.tool_input(words, tools[options.tool].input_schema, _piped)
 
@@ -129,7 +129,8 @@ def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
     if not or_program:
         end = f".{OBJECT}"
         known = [each.removesuffix(end) for each in os.listdir(f"{root}/tool") if each.endswith(end)]
-        raise Fault("ENOENT", f"there is no MCP server and no program {name!r}{nearest(name, known)}")
+        hint = nearest(name, known) or "; see: ctx mcp list"
+        raise Fault("ENOENT", f"there is no MCP server and no program {name!r}{hint}")
     return None
 
 

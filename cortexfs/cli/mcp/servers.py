@@ -160,7 +160,8 @@ def known(options: argparse.Namespace) -> Servers:
     where = places_of(options)
     servers = Servers(where.config, where.state)
     if options.name not in (names := servers.names()):
-        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, names)}")
+        hint = parser.nearest(options.name, names) or "; see: ctx mcp list"
+        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{hint}")
     return servers
 
 

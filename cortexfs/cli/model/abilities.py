@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.renew:
         return _renew(options, place)
     table = place.providers.abilities.table()
-    if not table.models:
+    if not table.models and not options.json:
         output.say("there is no table; see: ctx provider abilities --help")
         return EXIT_OK
     part = (options.model or "").lower()

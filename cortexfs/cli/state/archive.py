@@ -184,7 +184,9 @@ def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
                 packed.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all
             raise EOFError("its end is missing")
     except _NONE as problem:
-        raise Fault("EINVAL", f"it is damaged, or no archive of ctx state export: {problem}") from None
+        why = "it is no gzip" if isinstance(problem, gzip.BadGzipFile) else str(problem)
+        name = getattr(file, "name", "the file")
+        raise Fault("EINVAL", f"{name} is damaged, or no archive of ctx state export: {why}") from None
 
 
 def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHead:

@@ -77,7 +77,7 @@ class Providers:
         """Returns the provider of that name. Raises ENOENT if there is none."""
         path = self.path(name)
         if (data := believed.whole(path, MAX_FILE, "provider")) is None:
-            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list")
+            raise _missing(name)
         return files.decode(data, str(path))
 
     def add(self, name: str, provider: Provider) -> None:
@@ -102,7 +102,7 @@ class Providers:
         try:
             self.path(name).unlink()
         except FileNotFoundError:
-            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
+            raise _missing(name) from None
         with no_links.folder(self._state, FOLDER, 0o755) as listings:
             (listings / f"{name}.json").unlink(missing_ok=True)
 
@@ -179,3 +179,9 @@ def check_name(name: str) -> str:
     if name in RESERVED:
         raise Fault("EINVAL", f"the name {name!r} belongs to this machine's own models; choose another")
     return names.check(name)
+
+
+def _missing(name: str) -> Fault:
+    if name in RESERVED:
+        return Fault("ENOENT", f"{name!r} has no file and no key: its models are built in; see: ctx ls model")
+    return Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list")

@@ -222,4 +222,4 @@ def resolved(offers_: Iterable[ProviderModel], name: str) -> ProviderModel:
     for offer in offers_:
         if offer.name == name:
             return offer
-    raise Fault("ENOENT", f"no provider has a model {name}; see: ctx ls model")
+    raise Fault("ENOENT", f"no provider has a model {name}; see: ctx provider models")

@@ -188,6 +188,11 @@ def test_a_preset_guesses_and_a_table_knows() -> None:
     }
 
 
+def test_no_table_is_an_empty_one_in_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("abilities", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["models"] == []
+
+
 def test_nobody_is_asked_what_the_table_knows(
     place: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,7 @@ def test_labels_are_unique_whatever_the_names(root: Path, state: Path) -> None:
         (["x.sock"], 2, "ends in .sock or .d"),
         (["base"], 1, "there is agent/base already"),
         (["x", "--tools", "fs.raed*"], 2, "no tool fits 'fs.raed*'; did you mean fs.read"),
-        (["x", "--tools", "a/b"], 2, "must be one component"),
+        (["x", "--tools", "a/b"], 2, "agent: the tool name 'a/b' must be one component"),
         (["x", "--model", "a/b/c"], 2, "provider/model"),
         (["x", "--approval", "never"], 2, "invalid choice"),
         (["x", "--system", "/nonexistent/file"], 1, "cannot be read: No such file"),

@@ -136,7 +136,7 @@ def test_secrets_are_typed_and_never_shown(
         (["add", "a", "x", "--y"], "write the command after --, as in: -- x; see: ctx mcp add --help"),
         (["inspect", "a", "x"], "write the command after --, as in: -- x; see: ctx mcp inspect --help"),
         (["add", "a", "--env", "B", "--", "x"], "not one line of visible ASCII"),
-        (["remove", "nothing"], "there is no MCP server 'nothing'"),
+        (["remove", "nothing"], "there is no MCP server 'nothing'; see: ctx mcp list"),
         (["remove", "../a"], "there is no MCP server '../a'"),
         (["list", "--", "x"], "unrecognized arguments"),
     ],

@@ -121,6 +121,8 @@ def test_a_server_of_one_s_own_whose_models_take_tools(server: Server, place: Pa
             "--key-command: no closing",
         ),
         (["remove", "nothing"], "no provider 'nothing'"),
+        (["remove", "local"], "'local' has no file and no key: its models are built in; see: ctx ls model"),
+        (["test", "debug"], "'debug' has no file and no key"),
         (["models", "nothing"], "no provider 'nothing'"),
         (["secret", "set", "nothing"], "no provider 'nothing'"),
         (["secret", "show", "nothing"], "show"),

@@ -225,6 +225,16 @@ def test_nothing_is_moved_into_a_state_through_such_a_link(
     assert not [path for path in held(where.state) if "private" in path]
 
 
+def test_a_file_that_is_no_archive_is_named(
+    where: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").write_text("no archive")
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "import", str(tmp_path / "notes"), "--yes", *words]) == 2
+    said = f"{tmp_path}/notes is damaged, or no archive of ctx state export: it is no gzip\n"
+    assert capsys.readouterr().err == f"ctx state: {said}"
+
+
 def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as made:

@@ -35,6 +35,12 @@ def test_what_is_there(server: Site) -> None:
     assert fetch(server.redirect("/whole", f"{there}?v=1#part".replace("?v=1", ""))) == MODULE
 
 
+def test_an_address_is_quoted_whole() -> None:
+    url = f"https://localhost:99999/{'a' * 99}"
+    with pytest.raises(Fault, match=f'"{url}" cannot be fetched: '):
+        fetch(url)
+
+
 @pytest.mark.parametrize(
     ("target", "why"),
     [
