@@ -73,11 +73,24 @@ def _guarded(line: Sequence[str]) -> int:
         where = f"{problem.filename}: " if problem.filename else ""
         say(f"{said}: {where}{problem.strerror or problem}")
         return exit_status(code_of(problem.errno))
+    except UnicodeEncodeError as problem:  # Python has a byte of an argument that is not UTF-8 as a surrogate
+        if not (wrong := next((word for word in words if _is_not_text(word)), None)):
+            return _bug(said, problem)
+        say(f"{said}: the argument {wrong!r} is not UTF-8")
+        return exit_status("EINVAL")
     except Exception as bug:  # a bug of ours: a sentence and a status, no traceback unasked
-        if os.environ.get("CTX_DEBUG"):
-            raise
-        say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
-        return exit_status("EPROTO")
+        return _bug(said, bug)
+
+
+def _bug(said: str, bug: Exception) -> int:
+    if os.environ.get("CTX_DEBUG"):
+        raise bug
+    say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
+    return exit_status("EPROTO")
+
+
+def _is_not_text(word: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in word)
 
 
 def _flush() -> None:

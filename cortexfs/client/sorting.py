@@ -186,6 +186,8 @@ class Sorter:
             return self._client.send(request)
         except Fault as fault:
             raise Failed(fault.code, fault.message) from None
+        except UnicodeEncodeError:
+            raise Failed("EINVAL", "the request has text that is not UTF-8") from None
         except (TypeError, ValueError, RecursionError) as problem:
             raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
 

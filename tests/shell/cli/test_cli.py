@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
 import termios
@@ -149,48 +148,6 @@ def test_a_bug_shows_where_to_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CTX_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         program.main(["version"])
-
-
-def test_a_closed_pipe_is_no_news(root: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "cortexfs.cli.main", "status"],
-        env={"CTX_ROOT": str(root)},
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writer)
-    # A shell reports the same of cat: 128 + SIGPIPE.
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-@pytest.mark.parametrize(
-    ("closed", "words", "status"),
-    [("<&-", "chat openai/gpt-5", 0), ("2>&-", "verison", 2)],
-)
-def test_a_stream_that_the_caller_closed_is_nowhere(closed: str, words: str, status: int, root: Path) -> None:
-    assert redirected(words, closed, root) == (status, b"", b"")
-
-
-# abi.md 8.57; what is longer than a buffer fails while the command writes
-@pytest.mark.parametrize("words", ["status", "--help", "ls --json", "completion bash"])
-@pytest.mark.parametrize(
-    ("away", "why"), [(">&-", b"Bad file descriptor"), (">/dev/full", b"No space left on device")]
-)
-def test_output_that_nothing_takes_is_an_error(away: str, why: bytes, words: str, root: Path) -> None:
-    command = b"ctx" if words.startswith("-") else b"ctx " + words.split()[0].encode()
-    said = command + b": standard output: " + why + b"\n"
-    assert redirected(words, away, root) == (1, b"", said)
-
-
-def redirected(words: str, how: str, root: Path) -> tuple[int, bytes, bytes]:
-    command = f"exec {shlex.quote(sys.executable)} -m cortexfs.cli.main {words} {how}"
-    done = subprocess.run(
-        ["sh", "-c", command], env={"CTX_ROOT": str(root)}, capture_output=True, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
