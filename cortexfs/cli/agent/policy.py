@@ -63,7 +63,7 @@ def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
 
 
 def _reset(options: argparse.Namespace) -> int:
-    root = mounts.root(options.root)
+    root = mounts.answering(options.root)
     for word in options.objects:
         below = policy_facts.real(root, objects.resolve(root, word)).below
         with os_faults(f"{below}.d/policy"), open(os.path.join(root, f"{below}.d/policy"), "wb") as file:

@@ -26,6 +26,12 @@ def test_a_removed_policy_is_said(root: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_reset_needs_a_daemon_that_answers(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "status").unlink()
+    status, said = refused(capsys, "reset", "fs.read")
+    assert (status, "no CortexFS is mounted at" in said) == (exit_status("EHOSTDOWN"), True)
+
+
 def test_reset_writes_the_word(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "agent/base.d/policy").unlink()
     assert main(["policy", "reset", "fs.read", "agent/base"]) == 0
