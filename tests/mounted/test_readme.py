@@ -39,7 +39,7 @@ def test_the_tour(ctx: Ctx) -> None:
         "> this is kept\n\nthis is kept\n",
         "events.jsonl",
         "Read.",
-        "allow try_t tool:fs.read execute",
+        "agent/try may execute tool:fs.read",
     ):
         assert expected in done.stdout, expected
     assert len([line for line in tour[1].splitlines() if line]) <= 20  # issue: "a 20-line tour"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,23 +24,39 @@ def test_a_tutorial(python: Path, page: str, tmp_path: Path) -> None:
         follow(mount, page, tmp_path)
 
 
-def follow(mount: Ctx, page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["tutorial-agent.md", "tutorial-ask.md", "tutorial-tools.md"])
+def test_a_tutorial_for_a_user_of_roots_mount(python: Path, page: str) -> None:
+    with mounted(python, []) as mount:
+        mine = mount.base / "mine"
+        mine.mkdir()
+        os.chown(mine, NOBODY, NOBODY)
+        own = dict.fromkeys(("CTX_STATE", "CTX_CONFIG", "XDG_CACHE_HOME"), "")  # below the user's HOME
+        own["TMPDIR"] = str(mine)
+        follow(mount, page, mine, NOBODY, own)
+
+
+def follow(
+    mount: Ctx, page: str, place: Path, uid: int | None = None, environ: Mapping[str, str] | None = None
+) -> None:
     text = (PROJECT / "docs" / page).read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     shown = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) > 4
     assert shown
-    home = tmp_path / "home"
+    home = place / "home"
     home.mkdir()
+    os.chown(home, uid or 0, uid or 0)
     words = {"HOME": str(home), "TMPDIR": str(mount.work), "CTX_OUTPUT": "text"}  # as on a reader's terminal
+    words |= environ or {}
     uvx = mount.work / "uvx"  # without the net: the tests have the package that it would install
     uvx.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/"$@"\n')
     uvx.chmod(0o755)
     path = f"{mount.work}:{mount.python.parent}:{mount.environ['PATH']}"
-    done = mount.run(["bash", "-euo", "pipefail", "-c", "".join(blocks)], env={**words, "PATH": path})
+    line = ["bash", "-euo", "pipefail", "-c", "".join(blocks)]
+    done = mount.run(line, uid=uid, env={**words, "PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
-    for line in "".join(shown).splitlines():
-        assert line in done.stdout, (line, done.stdout, done.stderr)
+    for said in "".join(shown).splitlines():
+        assert said in done.stdout, (said, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
 
 
