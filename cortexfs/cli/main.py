@@ -19,7 +19,6 @@ from contextlib import suppress
 from typing import NoReturn
 
 from cortexfs.cli import output, parser
-from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 
 SIGNALLED = 128
@@ -63,7 +62,7 @@ def _guarded(line: Sequence[str]) -> int:
     except SystemExit as exit_:  # argparse, after printing help
         return int(exit_.code or EXIT_OK)
     except Fault as fault:
-        say(f"{said}: {fault.message}")
+        _say(f"{said}: {fault.message}")
         return exit_status(fault.code)
     except KeyboardInterrupt:
         return SIGNALLED + SIGINT
@@ -71,12 +70,12 @@ def _guarded(line: Sequence[str]) -> int:
         return SIGNALLED + SIGPIPE
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
-        say(f"{said}: {where}{problem.strerror or problem}")
+        _say(f"{said}: {where}{problem.strerror or problem}")
         return exit_status(code_of(problem.errno))
     except UnicodeEncodeError as problem:  # Python has a byte of an argument that is not UTF-8 as a surrogate
         if not (wrong := next((word for word in words if _is_not_text(word)), None)):
             return _bug(said, problem)
-        say(f"{said}: the argument {wrong!r} is not UTF-8")
+        _say(f"{said}: the argument {wrong!r} is not UTF-8")
         return exit_status("EINVAL")
     except Exception as bug:  # a bug of ours: a sentence and a status, no traceback unasked
         return _bug(said, bug)
@@ -85,12 +84,17 @@ def _guarded(line: Sequence[str]) -> int:
 def _bug(said: str, bug: Exception) -> int:
     if os.environ.get("CTX_DEBUG"):
         raise bug
-    say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
+    _say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
     return exit_status("EPROTO")
 
 
 def _is_not_text(word: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in word)
+
+
+def _say(why: str) -> None:
+    with suppress(BrokenPipeError):  # the status is told, even if nobody reads why
+        output.say(why)
 
 
 def _flush() -> None:
@@ -99,9 +103,7 @@ def _flush() -> None:
         sys.stdout.flush()
     except OSError as problem:
         problem.filename = "standard output"
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        output.to_nowhere(sys.stdout)
         raise
 
 

@@ -42,9 +42,21 @@ def prepare() -> None:
 
 
 def say(text: str) -> None:
-    """Print one line about the work, for a person."""
-    with progress.apart():
-        print(within(text), file=sys.stderr, flush=True)
+    """Print one line about the work, for a person. On a full disk it is lost, and the work goes on."""
+    try:
+        with progress.apart():
+            print(within(text), file=sys.stderr, flush=True)
+    except OSError as problem:
+        to_nowhere(sys.stderr)
+        if isinstance(problem, BrokenPipeError):
+            raise
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    """Lead a stream that failed to /dev/null, so that the flush at exit cannot fail aloud."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def sure(question: str) -> bool:

@@ -61,6 +61,16 @@ def test_output_that_nothing_takes_is_an_error(away: str, why: bytes, words: str
     assert redirected(words, away, root) == (1, b"", said)
 
 
+@pytest.mark.parametrize("away", ["2>/dev/full", "2>&1 | true"])
+def test_an_error_that_nobody_can_read_has_its_status(away: str, root: Path) -> None:
+    # abi.md 8.57
+    words = f"exec 3>&1; (sleep 0.1; {shlex.quote(sys.executable)} -m cortexfs.cli.main verison; echo $? >&3)"
+    done = subprocess.run(
+        ["sh", "-c", f"{words} {away}"], env={"CTX_ROOT": str(root)}, capture_output=True, check=False
+    )
+    assert done.stdout == b"2\n"
+
+
 def redirected(words: str, how: str, root: Path) -> tuple[int, bytes, bytes]:
     command = f"exec {shlex.quote(sys.executable)} -m cortexfs.cli.main {words} {how}"
     done = subprocess.run(
