@@ -6,7 +6,8 @@
  * Job: answer one question after another, until the daemon is gone (cortexfs/pool/callers.py).
  * Rules: only this process keeps CAP_SYS_PTRACE. Without it, a daemon of root cannot see where processes of
  * other users are; with it, it could write into every process. So this process reads eight bytes at a time,
- * as two numbers, and does nothing else with its power. It opens by O_PATH alone, as a file system may hang.
+ * as two numbers, and does nothing else with its power. It opens by O_PATH alone, and asks no file system for
+ * attributes, as it may hang.
  * It must never know what a caller wants, or which user it is.
  */
 #define _GNU_SOURCE
@@ -23,6 +24,7 @@
 #define LENGTH(table) (sizeof(table) / sizeof *(table))
 #define CAPABILITIES_VERSION 0x20080522 /* _LINUX_CAPABILITY_VERSION_3 */
 #define SYS_PTRACE_BIT 19
+#define DONT_SYNC 0x4000 /* AT_STATX_DONT_SYNC */
 #define WANTED 0x1100u /* STATX_INO and STATX_MNT_ID; offsets in struct statx follow */
 #define INODE_AT 32
 #define MOUNT_AT 144
@@ -73,7 +75,8 @@ static int namespace_of(int process, const char *name, uint64_t *number)
 static int root_of(int process, struct answer *answer)
 {
     unsigned char found[256];
-    if (syscall(SYS_statx, process, "root", 0, WANTED, found))
+    /* Without the flag, a FUSE file system at the root is asked, and may never answer. */
+    if (syscall(SYS_statx, process, "root", DONT_SYNC, WANTED, found))
         return errno;
     uint32_t mask;
     memcpy(&mask, found, sizeof mask);
