@@ -23,7 +23,7 @@ from cortexfs.core.errors import Fault
 PROTOCOL = 3  # version 1 sent the working directory, version 2 no CTX_MCP_SESSION
 MAGIC = b"CTX1"
 SOCKET_NAME = ".run.sock"
-BIND_NAME = ".bind.sock"  # a name in the root, hidden from all users, under which sockets in homes are bound
+BIND_NAME = ".bind/sock"  # where the sockets of objects are bound: users cannot list that folder
 
 # magic, protocol, inode of the object, flags, umask, argc, envc, number of bytes of the strings that follow:
 # argc arguments, then envc NAME=VALUE strings, each ending in NUL.

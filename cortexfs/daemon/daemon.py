@@ -48,7 +48,7 @@ from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.daemon.team import Team
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
-from cortexfs.linux import heap, mount_table
+from cortexfs.linux import heap, mount_table, own_descriptors
 from cortexfs.linux.service_manager import ServiceManager
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
 from cortexfs.models.ask.driver import Driver
@@ -86,7 +86,8 @@ from cortexfs.state.run_logs import Logs
 from cortexfs.state.usage_ledger import UsageLedger
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import Sockets, listen
-from cortexfs.tree import readers
+from cortexfs.tree import kernel, readers
+from cortexfs.tree.forgetting import Forgetting
 from cortexfs.tree.fuse import Filesystem
 
 GRACE_SECONDS = 0.5
@@ -190,6 +191,7 @@ class Daemon:
             strict=strict,
             state=config.state,
             forgotten=lambda key: self.logs.drop(*key),
+            forget=partial(kernel.forget, names=Forgetting(own_descriptors.keep_only_mount)),
         )
         engine = config.engine
         engine_terms = EngineTerms(engine.idle_secs, streams=engine.streams, threads=engine.threads)

@@ -42,7 +42,6 @@ from cortexfs.tree.socket_binding import Bindings, Gone
 BACKLOG = 4096  # as many as Linux allows at most, unless net.core.somaxconn says otherwise
 CALLS = 16  # of `.run.sock`, where a caller who fills it delays the next caller by as many
 PAUSE = 0.004  # a client stays longer than a runner: 4,000 new ones a second are enough
-TRIES = 8  # a process may look at the name between the moments when it is freed and bound
 CWD_SECONDS = 5.0
 
 
@@ -51,19 +50,10 @@ log = logging.getLogger("cortexfs")
 
 async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
     """Returns a listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
-    path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
-    if object_ and object_.home is not None:
-        path = wire.BIND_NAME  # tree/socket_binding.py
+    path = wire.BIND_NAME if object_ else wire.SOCKET_NAME
     async with starter.binds:
-        for left in reversed(range(TRIES)):
-            await bindings.free(object_)
-            with bindings.expecting(object_, starter.pid):
-                try:
-                    listener = await starter.listener(path, BACKLOG if object_ else CALLS)
-                    break
-                except OSError as error:
-                    if error.errno != errno.EADDRINUSE or not left:
-                        raise
+        with bindings.expecting(object_, starter.pid):
+            listener = await starter.listener(path, BACKLOG if object_ else CALLS)
     safe_sockets.refuse_rights(listener)
     listener.setblocking(False)
     return listener

@@ -87,7 +87,7 @@ class Filesystem(pyfuse3.Operations):
         )
         self._changes = TreeWrites(self.tree, store, clock)
         self.own = OwnObjects(self.tree, self._changes, state, clock, forgotten)
-        self.bindings = Bindings(self.tree, forget)
+        self.bindings = Bindings(self.tree)
         self._spaces = Spaces(self.tree.nodes, sessions, self.tree.owner, clock, logs)
         self._entries = Entries(self.tree, self._spaces, logs, status, unlisted, clock)
         self._handles = Handles()
@@ -199,7 +199,10 @@ class Filesystem(pyfuse3.Operations):
         expected = self.bindings.is_expected(parent_inode, os.fsdecode(name), ctx.pid)
         if not stat.S_ISSOCK(mode) or not expected:
             raise read_only()
-        return self._entries.entry(self.bindings.take(ctx.pid))
+        entry = self._entries.entry(self.bindings.take(ctx.pid))
+        if parent_inode == places.BIND:  # the kernel has to ask for the name, which is free for the next one
+            entry.entry_timeout = 0
+        return entry
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:

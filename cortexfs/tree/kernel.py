@@ -24,6 +24,7 @@ from pyfuse3 import EntryAttributes, FUSEError, SetattrFields, StatvfsData
 from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.tree.edits import MODES, Temporary
 from cortexfs.core.tree.places import Attributes, Keep, Stale
+from cortexfs.tree.forgetting import Forgetting
 
 FOREVER = 1e9  # seconds, until `forget`
 # The seconds for which the kernel keeps an entry, and its attributes. It asks for one that it does not keep
@@ -87,11 +88,13 @@ def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: Seta
         temporary.mtime = wanted.st_mtime_ns
 
 
-def forget(stale: Stale) -> None:
-    """Make the kernel forget. No user gets the former entries once this returns."""
-    for folder, name in stale.entries:
-        with contextlib.suppress(OSError):  # ENOENT: the kernel did not know it; ENODEV: the mount has gone
-            pyfuse3.invalidate_entry(folder, name.encode())
+_names = Forgetting()
+
+
+def forget(stale: Stale, names: Forgetting = _names) -> None:
+    """Make the kernel forget. No user gets the former entries once this returns, except in a folder that a
+    user holds (forgetting.py)."""
+    names.forget(stale.entries)
     for inode in stale.inodes:
         with contextlib.suppress(OSError):
             pyfuse3.invalidate_inode(inode)

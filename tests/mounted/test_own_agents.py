@@ -368,7 +368,7 @@ def test_a_file_system_over_the_home_holds_no_daemon_up(ctx: Ctx) -> None:
     # The daemon binds the socket of an agent in a home by a path that does not lead through the home.
     with mine(ctx, "under") as path:
         assert stat.S_ISSOCK((ctx.root / f"{path}.sock").stat().st_mode)
-        assert not os.path.lexists(ctx.root / ".bind.sock")
+        assert not os.path.lexists(ctx.root / ".bind" / "sock")
         home = ctx.root / f"home/{NOBODY}"
         assert ctx.run(["mount", "-t", "tmpfs", "none", str(home)]).returncode == 0
         try:

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,11 @@ import trio
 
 from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.linux import own_descriptors
 from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
-from cortexfs.tree import readers
+from cortexfs.tree import kernel, readers
+from cortexfs.tree.forgetting import Forgetting
 from cortexfs.tree.fuse import Filesystem
 from tests.no_sessions import NoSessions
 
@@ -85,6 +88,7 @@ class Mount:
             shebang=SHEBANG,
             bin_targets=PROGRAMS,
             strict=True,
+            forget=partial(kernel.forget, names=Forgetting(own_descriptors.keep_only_mount)),
         )
         self.fs.load(Registry(examples()))
 

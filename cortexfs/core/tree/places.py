@@ -28,7 +28,7 @@ VEILED = SLOT  # the log for all users but its owner, as its size and times woul
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
-COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS = range(11, 18)  # hidden from listings
+COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS, BIND = range(11, 19)  # hidden from listings
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can have 65,536 users, each with three folders
@@ -63,9 +63,10 @@ FIXED = {
     CONFINED: (ROOT, ".confined", READ_ONLY_MODE),  # if run, a shell for scripts of clients
     ALLOWED: (ROOT, ".allowed", READ_ONLY_MODE),  # if run, lists the tools that its caller may run
     EVENTS: (ROOT, ".events", READ_ONLY_MODE),  # if run, lists the newest events of its caller
+    BIND: (ROOT, ".bind", PRIVATE_MODE),  # where sockets are bound (tree/socket_binding.py)
 }
 _HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS)
-UNLISTED = {FIXED[inode][1]: inode for inode in _HIDDEN}  # in the root
+UNLISTED = {FIXED[inode][1]: inode for inode in (*_HIDDEN, BIND)}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}
 HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}

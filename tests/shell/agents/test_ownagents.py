@@ -13,7 +13,7 @@ import pytest
 
 from cortexfs.agents import records
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.core.tree import edits
+from cortexfs.core.tree import edits, places
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state.control_store import ControlStore
 from cortexfs.tree import home_objects, open_files, writes
@@ -210,18 +210,18 @@ async def test_one_that_is_damaged_is_there_and_broken(tmp_path: Path) -> None:
         assert await world.names(AGENTS) == []
 
 
-async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Path) -> None:
+async def test_the_socket_is_bound_in_a_closed_folder_and_seen_in_the_home(tmp_path: Path) -> None:
     # A user may mount another file system over this home, so no path of ours leads there.
     async with homes(tmp_path) as world:
         inode = await world.make("mine")
         found, pid = world.fs.object_of(inode, UID), os.getpid()
         with world.fs.bindings.expecting(found):
-            made = await world.fs.mknod(1, b".bind.sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
+            made = await world.fs.mknod(places.BIND, b"sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
         assert made.st_ino == await world.find(f"{AGENTS}/mine.sock")
         assert (stat.S_IMODE(made.st_mode), made.st_uid, made.entry_timeout) == (0o600, UID, 0)
-        assert await world.gone(".bind.sock")
+        assert await world.gone(".bind/sock")
         with refused(errno.EROFS):
-            await world.fs.mknod(1, b".bind.sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
+            await world.fs.mknod(places.BIND, b"sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
 
 
 # Limits of one user.

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from cortexfs.core.registry import Object
+from cortexfs.core.wire import BIND_NAME
 from cortexfs.peers.guests import Arrivals
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
@@ -35,6 +36,7 @@ TOOL = Object(class_="tool", name="fs.read", description="Reads.")
 @contextlib.asynccontextmanager
 async def listening(root: Path) -> AsyncIterator[Sockets]:
     (root / "model" / "acme").mkdir(parents=True)
+    (root / BIND_NAME).parent.mkdir()
     starter = Starter(begin(root))
     starter.mounted(os.stat(root).st_dev)
     pool = cast(Pool, SimpleNamespace(by_pid={}, starter=starter))
@@ -43,12 +45,10 @@ async def listening(root: Path) -> AsyncIterator[Sockets]:
     def expecting(object_: Object | None, thread: int) -> Iterator[None]:
         assert object_
         assert thread == starter.pid
-        (root / f"{object_.class_}/{object_.name}.sock").unlink(missing_ok=True)
         yield
+        (root / BIND_NAME).replace(root / f"{object_.class_}/{object_.name}.sock")
 
-    async def free(object_: Object | None) -> None: ...
-
-    bindings = cast(Bindings, SimpleNamespace(free=free, expecting=expecting))
+    bindings = cast(Bindings, SimpleNamespace(expecting=expecting))
     arrivals = Arrivals()
     sockets = Sockets(bindings, cast(Conversations, None), pool, 8, arrivals, strict=True)
     try:
