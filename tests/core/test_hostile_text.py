@@ -9,7 +9,7 @@ import re
 import sys
 import unicodedata
 
-from cortexfs.cli.mount.serve import MOST, SECONDS, Sparing
+from cortexfs.cli.mount.serve import LONGEST, MOST, SECONDS, Sparing
 from cortexfs.core import frames, safe_text, wire
 from cortexfs.core.safe_text import escaped, one_line, prose
 from cortexfs.core.talk import refusals
@@ -132,3 +132,12 @@ def test_nobody_fills_the_log() -> None:
     assert "further messages like this are dropped" in kept[-1].getMessage()
     assert spare.filter(record(2, 50.0))  # a message from another line of code
     assert spare.filter(record(1, 11.0 + SECONDS))  # after SECONDS have passed
+
+
+def test_nobody_writes_a_long_line_to_the_log() -> None:
+    # A control has up to 64 KiB, and the log quotes a line that is refused.
+    long = record(1, 10.0)
+    long.args = ("x%s" * (64 << 10),)
+    assert Sparing().filter(long)
+    assert len(long.getMessage()) < LONGEST + 50
+    assert long.getMessage().startswith("said x%sx%s")

@@ -27,6 +27,7 @@ READY = b"ready\n"
 WORKING = b"."
 MOST = 20
 SECONDS = 600.0
+LONGEST = 4096
 
 
 def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
@@ -58,8 +59,8 @@ def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: Service
 
 class Sparing(logging.Filter):
     """At most MOST lines of one origin within SECONDS: anybody can cause a line, and must not fill the log.
-    The first lines are kept whole. Of lines that one place in the code repeats, MOST are kept, and the last
-    of them says so."""
+    Of lines that one place in the code repeats, MOST are kept, and the last of them says so. A message has
+    LONGEST characters, as users choose parts of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,6 +71,8 @@ class Sparing(logging.Filter):
         if not 0 <= record.created - self._since < SECONDS:
             self._said.clear()
             self._since = record.created
+        if len(message := record.getMessage()) > LONGEST:
+            record.msg, record.args = f"{message[:LONGEST]}... ({len(message)} characters)", ()
         self._said[record.pathname, record.lineno] += 1
         said = self._said[record.pathname, record.lineno]
         if said == MOST:
