@@ -188,6 +188,7 @@ TOOLS = {
     "room": f"(call $number (i32.load (local.get $length)) {OUT})",
     "silent": "(i32.store (local.get $length) (i32.const 0)) (i32.const 0)",
     "soft": then(f"(drop (call $say {ARGS} {OUT}))", "(i32.const 3)"),
+    "wordless": "(i32.const -7)",
     "failed": then("(i32.store (local.get $length) (i32.const 0))", "(i32.const 1)"),
     "trap": "unreachable",
     "spin": "(loop $l (br $l)) (i32.const 0)",

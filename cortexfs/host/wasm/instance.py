@@ -205,9 +205,12 @@ class Instance:
         try:
             given = name.ljust(second - start, b"\0") + arguments.ljust(third - second, b"\0")
             self.memory.write(block, _U32.pack(OUTPUT) + b"\0\0\0\0" + given)
+            self.memory.write(block + third + OUTPUT - 1, b"\0")
             numbers = (block + start, len(name), block + second, len(arguments), block + third, block)
             status = self.call("plugin_execute_tool", *numbers)
-            return status, self._said(block + third, block, OUTPUT)
+            said = self._said(block + third, block, OUTPUT)
+            is_unwritten = len(said) == OUTPUT and said.endswith(b"\0")  # the length is that from before
+            return status, b"" if status and is_unwritten else said
         finally:
             self.heap.free(block)
 

@@ -112,7 +112,8 @@ class WasmTool(sdk.Tool):
             told = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
             raise sdk.ExecutionFailed(told, failed.code) from None
         if status:
-            return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")
+            told = data.decode(errors="replace") or f"WASM tool execution failed with status {status}"
+            return sdk.ToolResult.error(told)
         try:
             return sdk.ToolResult.success(data.decode())
         except UnicodeDecodeError:

@@ -61,7 +61,8 @@ async def test_calls(tmp_path: Path, place: Path, shape: str) -> None:
         assert await asked.said("after") == "\0"
         for tool, expected in {
             "soft": ("EIO", '{"text":"no"}', 1),
-            "failed": ("EIO", "WASM tool execution failed", 1),
+            "failed": ("EIO", "WASM tool execution failed with status 1", 1),
+            "wordless": ("EIO", "WASM tool execution failed with status -7", 1),
             "lie": (
                 "EPROTO",
                 "WASM trap: it says that it wrote 65537 bytes where there is room for 65536",
@@ -313,7 +314,7 @@ async def test_the_same_as_with_the_least_host(tmp_path: Path, place: Path, shap
                 answer = await asked(tool, text=text)
                 if status:
                     assert (answer.code, answer.message) == (
-                        "EIO", said.decode() or "WASM tool execution failed"
+                        "EIO", said.decode() or f"WASM tool execution failed with status {status}"
                     )  # fmt: skip
                 else:
                     assert (answer.code, answer.output) == (None, said.decode()), tool
