@@ -70,7 +70,8 @@ class EsmError(Exception):
 
 
 class EsmCall(persistent.ChildCall[EsmMessage]):
-    def __init__(self, nudge: Callable[[], None]) -> None:
+    def __init__(self, nudge: Callable[[], None], given: Sequence[str]) -> None:
+        self._given = given
         over = f"its output for one call is over {OUTPUT_BYTES >> 20} MiB"
         super().__init__(OUTPUT_BYTES, over, "timed out", nudge)
 
@@ -85,7 +86,7 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
             if runtime is not None and said.delta is not None:
                 runtime.emit(said.delta)
             if said.error is not None:
-                raise EsmError(in_our_words(said.error), said.stack)
+                raise EsmError(in_our_words(said.error, self._given), said.stack)
             if said.is_last:
                 return said.result
 
@@ -98,14 +99,14 @@ class DenoStart(NamedTuple):
     directory: str
     umask: int
     confine: Callable[[], None]
-    has_children: bool = False  # it may start programs
+    given: Sequence[str] = ()  # the permissions of Deno that it has, perhaps not for all places
 
 
 class DenoProcess(persistent.Warm[EsmCall]):
     BACKLOG = 64 << 20  # for a process that does not read
 
     def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
-        self._core = OneCore(is_used=not start.has_children)
+        self._core = OneCore(is_used="run" not in start.given)  # else it may start programs
         self._is_told = False  # it got a first message
         super().__init__(_LINE, f"{OUTPUT_BYTES >> 20} MiB")
         self._how = start
@@ -130,7 +131,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         With EAGAIN nothing of the request was done.
         """
         until = time.monotonic() + seconds
-        call = EsmCall(self._leading.nudge)
+        call = EsmCall(self._leading.nudge, self._how.given)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:

@@ -87,10 +87,6 @@ def is_scoped(capabilities: Sequence[str]) -> bool:
     return not {"read", "write", "run"}.isdisjoint(deno_permissions(capabilities))
 
 
-def may_run(capabilities: Sequence[str]) -> bool:
-    return "run" in deno_permissions(capabilities)
-
-
 def command(declared: EsmModule, directory: str) -> list[str]:
     given, fetched = deno_permissions(declared.capabilities), declared.fetched
     own = [declared.folder, str(SCRIPTS / "plugins.js")]
@@ -122,7 +118,7 @@ def environment(
     if fetched:
         chosen = {name: fetched.registries[name] for name in REGISTRY_VARIABLES if name in fetched.registries}
         own = {**QUIET, "DENO_DIR": os.path.join(fetched.folder, CACHE), **chosen}
-    if may_run(capabilities):  # a hook has no caller whose variables it could have
+    if "run" in deno_permissions(capabilities):  # a hook has no caller whose variables it could have
         return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}
     return own
 

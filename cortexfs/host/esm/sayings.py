@@ -7,6 +7,7 @@ This file must never know when Deno says it.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _SYNTAX = re.compile(r"SyntaxError: (.+?)\n.*?\bat file://(\S+?):(\d+):(\d+)", re.DOTALL)
 # Errors that the language itself throws are bugs, where `throw new Error` is an answer (abi.md 4.62).
@@ -14,20 +15,27 @@ _BUG = re.compile(r"(Type|Reference|Range|Syntax|URI)Error\b")
 _FLAG = re.compile(r", run again with the --allow-(\w+) flag")
 # By the flag that Deno would need.
 _CAPABILITIES = {
-    "read": "fs:read in the capabilities of its manifest",
-    "write": "fs:write in the capabilities of its manifest",
-    "run": "shell:run in the capabilities of its manifest",
-    "net": "network:fetch in the capabilities of its manifest",
+    "read": "it takes fs:read in the capabilities of its manifest",
+    "write": "it takes fs:write in the capabilities of its manifest",
+    "run": "it takes shell:run in the capabilities of its manifest",
+    "net": "it takes network:fetch in the capabilities of its manifest",
+}
+# The same if the plugin has such a capability: the place is outside of it.
+_LIMITS = {
+    "read": "it may read only below the caller's directory",
+    "write": "it may write only below the caller's directory",
+    "net": "a private address takes: ctx plugin permissions NAME --private NETWORK",
 }
 _ADD = re.compile(r"\s*hint: If you want to use [^`]*`deno add (\S+?)`(?: or `deno add (\S+?)`)?")
-_NONE = "a permission that no capability gives"
+_NONE = "it takes a permission that no capability gives"
 
 
-def in_our_words(said: str) -> str:
+def in_our_words(said: str, given: Collection[str] = ()) -> str:
     """Returns the message with the missing capability in place of Deno's flag, and with the import to write
-    in place of a command."""
+    in place of a command. Of a capability whose flag is in `given`, the message has the limit."""
+    known = _CAPABILITIES | {flag: limit for flag, limit in _LIMITS.items() if flag in given}
     said = _ADD.sub(lambda found: f"; import it as {' or '.join(filter(None, found.groups()))}", said)
-    return _FLAG.sub(lambda flag: f"; it takes {_CAPABILITIES.get(flag[1], _NONE)}", said)
+    return _FLAG.sub(lambda flag: f"; {known.get(flag[1], _NONE)}", said)
 
 
 def syntax_error(said: str, folder: str) -> str:

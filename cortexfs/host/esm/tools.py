@@ -264,7 +264,7 @@ class EsmPlugin:
             place.directory,
             place.umask,
             functools.partial(esmrights.confine, declared, place.directory),
-            esmrights.may_run(declared.capabilities),
+            permissions.deno_permissions(declared.capabilities),
         )
         process = child.DenoProcess(start, lambda *asked: self._state.answer(*asked), self._who)
         try:

@@ -30,3 +30,15 @@ def test_a_package_is_imported_by_what_the_module_says(hint: str, told: str) -> 
 def test_the_capability_of_a_flag_is_named() -> None:
     said = in_our_words("Requires read access, run again with the --allow-read flag")
     assert said == "Requires read access; it takes fs:read in the capabilities of its manifest"
+
+
+def test_a_capability_that_the_plugin_has_is_not_asked_for() -> None:
+    # abi.md 9.50
+    for flag, limit in {
+        "read": "it may read only below the caller's directory",
+        "write": "it may write only below the caller's directory",
+        "net": "a private address takes: ctx plugin permissions NAME --private NETWORK",
+        "env": "it takes a permission that no capability gives",
+    }.items():
+        refused = f"Requires {flag} access to x, run again with the --allow-{flag} flag"
+        assert in_our_words(refused, ["net", "read", "write"]) == f"Requires {flag} access to x; {limit}"
