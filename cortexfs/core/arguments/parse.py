@@ -224,7 +224,10 @@ def _filled(shape: Shape, settings: list[_Setting], bare: list[str]) -> Iterable
         names += names[-1:] * (len(bare) - len(names))
     if len(bare) > len(names):
         takes = ", ".join(names) or "no words without names"
-        raise Fault("EINVAL", f"surplus word {shown(bare[len(names)])}: this call takes {takes}")
+        flags = " ".join(f"--{name}" for name in shape.properties if name not in {*shape.required, *given})
+        known = f"; known flags: {flags}" if flags else ""
+        told = f"surplus word {shown(bare[len(names)])}: this call takes {takes}{known}"
+        raise Fault("EINVAL", clipped(told))
     return (_Setting(name, word) for name, word in zip(names, bare, strict=False))
 
 

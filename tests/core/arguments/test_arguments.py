@@ -141,7 +141,8 @@ def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> N
         (["--no-deep=1"], "--no-deep takes no value"),
         (["--path"], "--path needs a value"),
         # more words than properties
-        (["a", "b", "c"], 'surplus word "c": this call takes path, text'),
+        (["a", "b", "c"], 'surplus word "c": this call takes path, text; known flags: --'),
+        (["a", "b", "--deep", "c"], "--sizes"),
         (["--path=a", "--path=b"], "path: is given 2 times"),
         (["--deep", "--no-deep"], "deep: is given 2 times"),
         # "`path: expected string, got number`"
