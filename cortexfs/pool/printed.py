@@ -58,4 +58,4 @@ class Printed:
                 continue
             self._words[pipe] = (self._words[pipe] + said)[-KEPT_LAST:]
             printed = said.replace(_PAST, b"")[-MAX_OUTPUT:]
-            log.info("host output: %s", one_line(printed.decode(errors="replace")))
+            log.info("host output: %s", one_line(printed.decode(errors="replace")), extra={"origin": pipe})

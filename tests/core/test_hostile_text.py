@@ -9,7 +9,7 @@ import re
 import sys
 import unicodedata
 
-from cortexfs.cli.mount.serve import LONGEST, MOST, SECONDS, Sparing
+from cortexfs.cli.mount.serve import LONGEST, MOST, MOST_OF_ORIGIN, MOST_OF_ORIGINS, SECONDS, Sparing
 from cortexfs.core import frames, safe_text, wire
 from cortexfs.core.safe_text import escaped, one_line, prose
 from cortexfs.core.talk import refusals
@@ -118,9 +118,11 @@ def test_one_line_is_one_line() -> None:
     assert len(one_line("x" * 10_000)) == 1000
 
 
-def record(line: int, at: float) -> logging.LogRecord:
+def record(line: int, at: float, origin: int | None = None) -> logging.LogRecord:
     made = logging.LogRecord("n", logging.INFO, "file.py", line, "said %s", ("it",), None)
     made.created = at
+    if origin is not None:
+        made.origin = origin
     return made
 
 
@@ -141,3 +143,14 @@ def test_nobody_writes_a_long_line_to_the_log() -> None:
     assert Sparing().filter(long)
     assert len(long.getMessage()) < LONGEST + 50
     assert long.getMessage().startswith("said x%sx%s")
+
+
+def test_a_noisy_plugin_does_not_silence_others() -> None:
+    spare = Sparing()
+    kept = [one for one in (record(1, 10.0, 7) for _ in range(MOST_OF_ORIGIN * 2)) if spare.filter(one)]
+    assert len(kept) == MOST_OF_ORIGIN
+    assert kept[0].getMessage() == "said it"
+    assert "further messages like this are dropped, for 10 minutes" in kept[-1].getMessage()
+    assert spare.filter(record(1, 10.0, 8))
+    others = [spare.filter(record(1, 10.0, 9 + n)) for n in range(MOST_OF_ORIGINS)]
+    assert others.count(True) == MOST_OF_ORIGINS - MOST_OF_ORIGIN - 1  # all of them together have a limit

@@ -26,6 +26,8 @@ from cortexfs.state.directories import Places
 READY = b"ready\n"
 WORKING = b"."
 MOST = 20
+MOST_OF_ORIGIN = 100
+MOST_OF_ORIGINS = 500
 SECONDS = 600.0
 LONGEST = 4096
 
@@ -59,12 +61,13 @@ def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: Service
 
 class Sparing(logging.Filter):
     """At most MOST lines of one origin within SECONDS: anybody can cause a line, and must not fill the log.
-    Of lines that one place in the code repeats, MOST are kept, and the last of them says so. A message has
-    LONGEST characters, as users choose parts of it."""
+    Of lines that one place in the code repeats, MOST are kept, and the last of them says so. If they name their
+    `origin`, as what hosts print does, MOST_OF_ORIGIN of each are kept, so that a noisy plugin does not silence
+    others, and MOST_OF_ORIGINS together. A message has LONGEST characters, as users choose parts of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: Counter[tuple[str, int]] = Counter()
+        self._said: Counter[tuple[str, int, int | None]] = Counter()
         self._since = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -73,12 +76,18 @@ class Sparing(logging.Filter):
             self._since = record.created
         if len(message := record.getMessage()) > LONGEST:
             record.msg, record.args = f"{message[:LONGEST]}... ({len(message)} characters)", ()
-        self._said[record.pathname, record.lineno] += 1
-        said = self._said[record.pathname, record.lineno]
-        if said == MOST:
-            record.msg = f"{record.getMessage()} (further messages like this are dropped for some minutes)"
-            record.args = ()
-        return said <= MOST
+        origin = getattr(record, "origin", None)
+        limits = {None: MOST} if origin is None else {origin: MOST_OF_ORIGIN, None: MOST_OF_ORIGINS}
+        for each, most in limits.items():
+            self._said[record.pathname, record.lineno, each] += 1
+            said = self._said[record.pathname, record.lineno, each]
+            if said == most:
+                minutes = f"{SECONDS / 60:.0f} minutes"
+                record.msg = f"{record.getMessage()} (further messages like this are dropped, for {minutes})"
+                record.args = ()
+            if said > most:
+                return False
+        return True
 
 
 class Ready:
