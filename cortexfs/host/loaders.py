@@ -57,9 +57,17 @@ def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
         sys.path.insert(0, plugin.path)
     module, _, attribute = plugin.target.partition(":")
     target: Any = importlib.import_module(module)
+    own = os.path.join(plugin.path, module.partition(".")[0])
+    there = getattr(target, "__file__", None) or "a part of Python"
+    if plugin.path and _has_module(own) and not there.startswith(own):
+        raise ImportError(f"the module {module} is {there}; give the plugin's module another name")
     for part in filter(None, attribute.split(".")):
         target = getattr(target, part)
     return sdk.tools_of(target)[1]
+
+
+def _has_module(path: str) -> bool:
+    return os.path.isfile(f"{path}.py") or os.path.isdir(path)
 
 
 def _programs(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:

@@ -63,6 +63,8 @@ class FunctionTool(Tool, Generic[_P, _R]):
             self.input_schema = _schema(self._arguments)
             if self.dry_run_flag and not self._runtime:
                 raise TypeError("dry_run_flag needs a parameter of type ToolRuntime, which tells of dry runs")
+            if not self.description:
+                raise TypeError("it needs a docstring, or description=...: a model reads what it does")
             checked(self)
         except (TypeError, NameError) as error:
             raise TypeError(f"@tool cannot make {self.name} a tool: {error}") from error

@@ -254,6 +254,13 @@ def test_what_is_no_script_of_its_users_is_not_run(ctx: Ctx, greet: Path, why: s
 # Root's, for all.
 
 
+def test_an_error_about_its_comment_names_it(ctx: Ctx) -> None:
+    path = placed(ctx, "odd.sh", GREET.replace("string", "strin"))
+    told = f'ctx tool: {path}: its line "arg who strin: whom" is not of the form: '
+    assert as_user(ctx, "tool", "add", path)[1].startswith(told)
+    assert ctx.ctx("tool", "add", str(path), check=False).stderr.startswith(told)
+
+
 def test_roots_is_a_copy_for_all(ctx: Ctx) -> None:
     # abi.md 12.16
     path = placed(ctx, "hail.sh")
@@ -273,7 +280,8 @@ def test_roots_is_a_copy_for_all(ctx: Ctx) -> None:
         ]
         assert "tool/hail" in as_user(ctx, "tool", "list")[1]
         assert as_user(ctx, "tool", "add", path)[0] == 1  # the name is taken
-        assert as_user(ctx, "tool", "rm", "hail")[0] == 1
+        refused = "tool/hail is a tool of all users; uid 0 can remove it\n"
+        assert as_user(ctx, "tool", "rm", "hail") == (13, f"ctx tool: {refused}")
         # "an edit needs `add` again"
         ctx.ctx("tool", "add", str(path))
         assert "was changed" in called(ctx, "hail", "bob", home=None)[1]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +45,8 @@ def add(options: argparse.Namespace) -> int:
     if os.getuid() == 0 and not options.home:
         return _add_for_all(options, path)
     header = script_files.header(path)
-    said = script.parsed(header)
+    with _named(path):
+        said = script.parsed(header)
     name = _name(options, path, said)
     root = mounts.answering(options.root)
     place = f"{root}/{own.path_of(name, CLASS)}"
@@ -56,6 +59,15 @@ def add(options: argparse.Namespace) -> int:
     status = _settled(place, [text, f"{said.description}\n", f"{schema}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}; each call runs {path} as it is at that time; {status}")
     return EXIT_OK if status == "ready" else EXIT_FAILED
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Begins errors about the comment with the script that has it."""
+    try:
+        yield
+    except Fault as fault:
+        raise Fault(fault.code, f"{path}: {fault.message}") from None
 
 
 def _name(options: argparse.Namespace, path: str, said: script.Script) -> str:
@@ -87,7 +99,8 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     data = sources.bounded(Path(path), MAX_FILE)
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, too large for a script")
-    said = script.parsed(script.header_of(data))
+    with _named(path):
+        said = script.parsed(script.header_of(data))
     name = _name(options, path, said)
     if not options.replace and (there := _holder(options.root, name) or _plugin(options, name)):
         raise Fault("EEXIST", f"there is {there}; choose another name with --name")
@@ -154,6 +167,9 @@ def remove(options: argparse.Namespace) -> int:
     if f"{CLASS}/{name}" not in there:
         hint = parser.nearest(name, there.values()) or "; see: ctx tool list"
         raise Fault("ENOENT", f"there is no script {name!r} to remove{hint}")
+    mount = mounts.mounted_at(root)
+    if mount and os.getuid() not in (0, mount.owner):
+        raise Fault("EPERM", f"{CLASS}/{name} is a tool of all users; uid {mount.owner} can remove it")
     from cortexfs.cli.plugin.install import install
 
     options.name, options.purge = name, True

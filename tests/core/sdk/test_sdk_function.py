@@ -299,7 +299,7 @@ UNFIT: list[tuple[Callable[..., str], str]] = [
     (many, r"the parameter \*x: 'str' cannot be given by name"),
     (keywords, r"the parameter \*\*x: 'str' cannot be given by name"),
     (nameless, "cannot be given by name"),
-    (undocumented, "description must be a string that is not empty"),
+    (undocumented, "undocumented a tool: it needs a docstring, or description="),
     (strange, "strange a tool: "),
 ]
 

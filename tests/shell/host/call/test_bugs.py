@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,18 @@ async def test_so_is_what_keeps_it_from_loading(tmp_path: Path, place: Path) -> 
     missing = "No module named 'a_module_that_is_missing'"
     why = f"the plugin buggy does not load: ModuleNotFoundError: {missing} (helping.py, line 1)"
     assert catalog.broken == {"buggy": why}
+
+
+async def test_a_module_of_pythons_that_has_its_name_is_told(tmp_path: Path, place: Path) -> None:
+    # docs/plugins.md: "so its name must differ from theirs"
+    (place / "json.py").write_text("tools = []")
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool)
+        await catalog.registry([hostcalls.Plugin("buggy", "1.0", "python", "json:tools", str(place))])
+    assert catalog.broken["buggy"] == (
+        f"the plugin buggy does not load: ImportError: the module json is {json.__file__}; give the plugin's"
+        " module another name"
+    )
 
 
 class _Unspeakable(Exception):
