@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,6 +35,8 @@ from cortexfs.linux import syscalls
 from cortexfs.tools.support.locked import locked
 
 _TRIES = 3  # to find a child that has not just ended
+_SETTLES_SECONDS = 0.01  # between two looks at a child with cancelled calls
+_LATE_SECONDS = 0.2  # for the child's thread to give it up
 _SHOWN = 200  # bytes of a line, before it is clipped as text
 MAX_CHILDREN = 4  # of one command line; callers may bring endless sets of variables
 _Command: TypeAlias = tuple[tuple[str, ...], str]
@@ -81,6 +84,7 @@ class StreamingTool(one_shot.ProcessTool):
         deadline = one_shot.deadline(self._program)
         for _ in range(_TRIES):
             child = self._companions.child(self._program, runtime.environ)
+            child.settle()
             try:
                 asked = {"input": input, "cwd": os.getcwd()} | one_shot.dry_run(runtime)
                 if child.begin(call, asked):
@@ -166,6 +170,13 @@ class Companion(persistent.Warm[_Call]):
             raise one_shot.failed_to_spawn(self._program, error)
         if error is not None:
             raise error
+
+    def settle(self) -> None:
+        """Wait until the child has ended its cancelled calls, or is given up. If it hangs in such a call, it
+        would never read another, which would wait in it until its own deadline."""
+        end = time.monotonic() + persistent.LET_GO_SECONDS + _LATE_SECONDS
+        while self.is_open and self._owed and time.monotonic() < end:
+            time.sleep(_SETTLES_SECONDS)
 
     def begin(self, call: _Call, asked: dict[str, Any]) -> bool:
         return self._begin(call, {"tool": call.program.name} | asked)

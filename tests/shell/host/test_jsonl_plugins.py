@@ -280,6 +280,27 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
         assert got == ["ETIMEDOUT"] * 3
 
 
+async def test_a_call_does_not_wait_in_a_child_that_hangs(tmp_path: Path) -> None:
+    # abi.md 11.49
+    source = """
+import json, sys
+for line in sys.stdin:
+    call = json.loads(line)
+    if "input" in call:
+        hangs = call["input"]["do"] == "hang"
+        print(json.dumps({"id": call["id"], "delta" if hangs else "output": "begun"}), flush=True)
+        while hangs: pass
+"""
+    plugin = made(tmp_path, source, timeout=30)
+    async with serving(tmp_path) as world:
+        async with world.begun(world.inode("t", plugin), asked("hang")) as runner:
+            await runner.until(b"begun")
+            runner.stream.shutdown(socket.SHUT_WR)
+            assert (await runner.answer()).code == "ECANCELED"
+        answer = await call(world, plugin)  # the child is not given up yet
+    assert answer.output == "begun", answer
+
+
 async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         inode = world.inode("t", plugin)
