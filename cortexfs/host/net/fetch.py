@@ -47,8 +47,8 @@ def fetch(
         return _failed(408, "request timeout or failed")
     except (ValueError, InvalidURL):  # a method, address or header that HTTP cannot express
         return _failed(400, "the request cannot be written as HTTP")
-    except web.FAILURES:
-        return _failed(500, "request timeout or failed")
+    except web.FAILURES as problem:
+        return _failed(500, f"request timeout or failed: {web.why_not(problem)}")
     except Exception:  # the guest waits for a status
         return _failed(500, "unexpected error in http_request")
 

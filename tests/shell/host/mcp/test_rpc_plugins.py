@@ -153,6 +153,7 @@ def test_nobody_listens() -> None:
     with pytest.raises(sdk.ExecutionFailed) as caught:
         run(tool("http://127.0.0.1:1/rpc"))
     assert caught.value.code == "EHOSTDOWN"
+    assert caught.value.args[0].endswith("request timeout or failed: connection refused")
 
 
 def dropped(handler: _Handler) -> None:

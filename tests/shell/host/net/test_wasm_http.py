@@ -109,7 +109,10 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
         "spaced": (requested(texts, f"{server}/a b"), "400 host: the request cannot be written as HTTP"),
         "method": (requested(texts, server, "GET /\r\n"), "400 host: the request cannot be written as HTTP"),
         "port": (requested(texts, "http://127.0.0.1:99999/"), "400 host: the request cannot be written"),
-        "closed": (requested(texts, "http://127.0.0.1:1/"), "500 host: request timeout or failed"),
+        "closed": (
+            requested(texts, "http://127.0.0.1:1/"),
+            "500 host: request timeout or failed: connection refused",
+        ),
         "private": (requested(texts, "http://10.0.0.1/"), "403 host: 10.0.0.1 is a private address"),
         "metadata": (
             requested(texts, f"{server}/to/http://169.254.169.254/"),
