@@ -166,6 +166,9 @@ def test_what_was_uninstalled_can_still_be_disabled(
 ) -> None:
     config.choose(places.config, "gone", True)
     assert row(capsys, "gone")["reason"] == "it is not installed, or you may not read it"
+    assert main(["plugin", "uninstall", "gone"]) == 1
+    told = "pip uninstalls a Python package; to disable the plugin: ctx plugin disable gone\n"
+    assert capsys.readouterr().err == f"ctx plugin: ctx has installed no files of gone; {told}"
     assert main(["plugin", "disable", "gone"]) == 0
     assert config.enabled(config.load(places)) == []
 

@@ -159,7 +159,13 @@ def _is_trusted(
 
 def uninstall(options: argparse.Namespace) -> int:
     where, name = places_of(options), options.name
-    folder_of(where, name)
+    try:
+        folder_of(where, name)
+    except Fault as missing:
+        if name not in {*_known(where), *config.enabled(config.load(where))}:
+            raise
+        mend = f"pip uninstalls a Python package; to disable the plugin: ctx plugin disable {name}"
+        raise Fault(missing.code, f"ctx has installed no files of {name}; {mend}") from None
     if plugin_state.has_begun(kept_of(where.state) / name, os.getuid()) and (
         why := _last_hooks(options.root, name)
     ):
