@@ -23,13 +23,13 @@ places, said = plugin_commands.places, plugin_commands.said
 @pytest.mark.parametrize(
     ("found", "written", "sentence"),
     [
-        ("= {}", "= {}\nmax_output_bytes = 0", "the tool hello output limit: max_output_bytes is 0"),
+        ("= {}", "= {}\nmax_output_bytes = 0", '"tool hello output limit": max_output_bytes is 0'),
         (
             "= {}",
             '= {}\ninherit_env = ["PATH", "KEEP_ME", "LC_ALL", "API_KEY"]',
-            "the tool hello env allowlist: inherit_env names KEEP_ME, API_KEY, which callers do not pass on",
+            '"tool hello env allowlist": inherit_env names KEEP_ME, API_KEY, which callers do not pass on',
         ),
-        ('"tools"', "", "the capability declaration: capabilities.provides must not be empty"),
+        ('"tools"', "", '"capability declaration": capabilities.provides must not be empty'),
     ],
 )
 def test_what_fails_its_test_is_not_installed(
@@ -42,7 +42,7 @@ def test_what_fails_its_test_is_not_installed(
     assert sentence.partition(": ")[2] in said("review", "hello")[1]
     status, _, err = said("install", "hello")
     assert status == 2
-    assert f"plugin 'hello' fails its check of {sentence}" in err
+    assert f"plugin 'hello' fails the check {sentence}" in err
     assert "see: ctx plugin test" in err
     assert not (places.state / "plugins" / "hello").exists()
 

@@ -185,6 +185,6 @@ def test_a_library_that_does_not_load_is_not_installed(places: directories.Place
     module.write_text("raise ImportError('no pen')\n")
     status, _, err = said("install", "looks")
     assert status == 2
-    assert "plugin 'looks' fails its check of the loading: " in err
+    assert "plugin 'looks' fails the check \"loading\": " in err
     assert "no pen" in err
     assert not (places.state / "plugins/looks").exists()

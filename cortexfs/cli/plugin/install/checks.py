@@ -91,7 +91,7 @@ def refuse(name: str, checks: list[InstallCheck]) -> None:
     for check in broken:
         if check.code:
             raise Fault(check.code, str(check.fault))
-        told = f"plugin '{name}' fails its check of the {check.name}: {check.fault}"
+        told = f"plugin '{name}' fails the check \"{check.name}\": {check.fault}"
         raise Fault("EINVAL", f"{told}; see: ctx plugin test")
 
 
