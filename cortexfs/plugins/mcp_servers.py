@@ -35,6 +35,8 @@ SUFFIX = ".toml"
 LOGIN = "login"  # the end of the name of a secret
 MAX_FILE = 1 << 20
 PATH = "/usr/local/bin:/usr/bin:/bin"
+# Variables of the daemon that servers get. Where a proxy signs its certificates, uvx needs those of TLS.
+_PASSED = ("LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class ServerPlugins(NamedTuple):
@@ -122,7 +124,7 @@ class Servers:
         return parsed(data, str(path))
 
     def _plugin(self, name: str, server: McpServer, environ: Mapping[str, str]) -> hostcalls.Plugin:
-        base = {key: environ[key] for key in ("LANG", "TZ") if key in environ}
+        base = {key: environ[key] for key in _PASSED if key in environ}
         base["PATH"] = environ.get("PATH", PATH)
         told = McpTarget(
             name,

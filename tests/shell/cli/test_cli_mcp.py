@@ -111,7 +111,10 @@ def test_secrets_are_typed_and_never_shown(
     assert "banana" not in said
     (row,) = listed(capsys)
     assert (row["transport"], row["secrets"]) == ("http", ["Authorization", "X-Fruit"])
-    (told,) = servers().load({}).plugins
+    (told,) = servers().load({"SSL_CERT_FILE": "/ca.pem", "https_proxy": "http://me:secret@proxy"}).plugins
+    # docs/mcp.md: "beside `PATH LANG TZ SSL_CERT_FILE SSL_CERT_DIR` of the daemon"
+    passed = json.loads(told.target)["environment"]
+    assert passed == {"SSL_CERT_FILE": "/ca.pem", "PATH": "/usr/local/bin:/usr/bin:/bin"}
     assert json.loads(told.target)["headers"] == {
         "X-Plain": "a b",
         "Authorization": "Bearer very secret",
