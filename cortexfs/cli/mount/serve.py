@@ -61,9 +61,10 @@ def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: Service
 
 class Sparing(logging.Filter):
     """At most MOST lines of one origin within SECONDS: anybody can cause a line, and must not fill the log.
-    Of lines that one place in the code repeats, MOST are kept, and the last of them says so. If they name their
-    `origin`, as what hosts print does, MOST_OF_ORIGIN of each are kept, so that a noisy plugin does not silence
-    others, and MOST_OF_ORIGINS together. A message has LONGEST characters, as users choose parts of it."""
+    Of lines that one place in the code repeats, MOST are kept, and the last of them says so. If they name
+    their `origin`, as lines that hosts print do, MOST_OF_ORIGIN of each are kept, so that a noisy plugin does
+    not silence others, and MOST_OF_ORIGINS together. A message has LONGEST characters, as users choose parts
+    of it."""
 
     def __init__(self) -> None:
         super().__init__()
