@@ -98,8 +98,8 @@ def _host_above(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     for link in _ancestors(pid):
         if link == os.getpid():
             raise _unknown("it began in a run that has ended")
-        was, below = below, _is_fork_server(link, below)
-        if was and not below:
+        was_below, below = below, _is_fork_server(link, below)
+        if was_below and not below:
             raise _of_another()
         if link in hosts:
             return hosts[link]
@@ -133,12 +133,12 @@ def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
     """Returns the number of the host whose cgroup (limits.Groups) holds `pid`, and that cgroup. Raises EACCES
     if it belongs to another daemon."""
     data = record(b"/proc/%d/cgroup" % pid)
-    found = re.search(rb"^.*/cortexfs-(\d+)\.(\d+)/(\d+)(?=/|$)", data, re.MULTILINE)
-    if not found:
+    match = re.search(rb"^.*/cortexfs-(\d+)\.(\d+)/(\d+)(?=/|$)", data, re.MULTILINE)
+    if not match:
         return None, b""
-    if os.getpid() not in (int(found[1]), int(found[2])):  # the daemon, and its fork server
+    if os.getpid() not in (int(match[1]), int(match[2])):  # the daemon, and its fork server
         raise _of_another()
-    return int(found[3]), found[0]
+    return int(match[3]), match[0]
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -101,11 +101,11 @@ def caller_of(
 
     Raises Fault EACCES or ESRCH when it is not admitted, or cannot be known for certain.
     """
-    who = credentials(sock)
+    process = credentials(sock)
     try:
-        peer = Peer(sock, who, hosts, sandboxed)
+        peer = Peer(sock, process, hosts, sandboxed)
         try:
-            return peer.caller(place.seen(who.pid))
+            return peer.caller(place.seen(process.pid))
         finally:
             peer.close()
     except OSError as error:
@@ -118,48 +118,48 @@ class Peer:
     def __init__(
         self,
         sock: socket.socket,
-        who: Credentials,
+        process: Credentials,
         hosts: Mapping[int, KnownHost],
         sandboxed: Callable[[int], bool],
     ) -> None:
-        self._who = who
-        self._pidfd = pidfd_of(sock, who.pid)
+        self._process = process
+        self._pidfd = pidfd_of(sock, process.pid)
         try:
-            self._status = _status(who.pid)
+            self._status = _status(process.pid)
             # Every host has that bit, and no descendant can shed it: without it, a process is in no host.
             is_nested = self._status.no_new_privs
-            self._host = _host_of(who, self._status, hosts, sandboxed) if is_nested else None
+            self._host = _host_of(process, self._status, hosts, sandboxed) if is_nested else None
         except BaseException:
             os.close(self._pidfd)
             raise
 
     @property
     def pid(self) -> int:
-        return self._who.pid
+        return self._process.pid
 
     def close(self) -> None:
         os.close(self._pidfd)
 
-    def caller(self, seen: SeenPlace) -> Caller:
-        """Returns the caller. `seen` is its place, seen since. Its descriptor goes to the caller or is
+    def caller(self, seen_place: SeenPlace) -> Caller:
+        """Returns the caller. `seen_place` is its place, seen since. Its descriptor goes to the caller or is
         closed."""
         try:
-            identity = self._identity(seen.place)
+            identity = self._identity(seen_place.place)
             check_alive(self._pidfd)
         except BaseException:
-            seen.close()
+            seen_place.close()
             raise
-        return Caller(self._who.pid, identity, seen.cwd)
+        return Caller(self._process.pid, identity, seen_place.cwd)
 
     def _identity(self, where: Place) -> Identity:
-        who, host = self._who, self._host
+        process, host = self._process, self._host
         if host is not None and host.identity.view is not None and not host.identity.is_elsewhere:
-            return _inherited(Identity(who.uid, who.gid, who.groups), host)
+            return _inherited(Identity(process.uid, process.gid, process.groups), host)
         if where != HERE:
-            self._status = _status(who.pid)
-            _check(who, self._status, where)
-        powers = _powers(who, where, self._status)
-        identity = Identity(who.uid, who.gid, who.groups, powers, where.namespaces, where.root)
+            self._status = _status(process.pid)
+            _check(process, self._status, where)
+        powers = _powers(process, where, self._status)
+        identity = Identity(process.uid, process.gid, process.groups, powers, where.namespaces, where.root)
         return identity if host is None else _inherited(identity, host)
 
 
@@ -170,20 +170,22 @@ def check_alive(pidfd: int) -> None:
 
 
 def _host_of(
-    who: Credentials, status: _Status, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool]
+    process: Credentials, status: _Status, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool]
 ) -> KnownHost | None:
     """Returns the caller's host. Raises EACCES for one in a foreign sandbox, or in a plugin's [sandbox]."""
-    host = ancestor_host(who.pid, hosts)
-    known = _own_filters()  # the daemon's tools inherit the daemon's own filters
+    host = ancestor_host(process.pid, hosts)
+    filters = _own_filters()  # the daemon's tools inherit the daemon's own filters
     if host is not None:
         if host.plugin.sandbox is not None:
             why = "objects would not keep the limits of its manifest's [sandbox]"
             raise Fault("EACCES", f"programs of the plugin {host.plugin.name} may not run objects: {why}")
         # Deno has one filter more than the host that starts it (host/esm/permissions.py).
-        known = _status(host.pid).filters + (host.plugin.kind == ESM)
-    if status.filters > known and not sandboxed(who.uid):
-        why = f"process {who.pid} is in a sandbox (no_new_privs and a filter of system calls)"
-        mend = f"the owner of the mount may allow it: sandboxed = [{who.uid}] below [callers] in config.toml"
+        filters = _status(host.pid).filters + (host.plugin.kind == ESM)
+    if status.filters > filters and not sandboxed(process.uid):
+        why = f"process {process.pid} is in a sandbox (no_new_privs and a filter of system calls)"
+        mend = (
+            f"the owner of the mount may allow it: sandboxed = [{process.uid}] below [callers] in config.toml"
+        )
         raise Fault("EACCES", f"{why}, and a tool would run outside of it; {mend}")
     return host
 
@@ -252,11 +254,11 @@ def gone(error: OSError | None) -> Fault:
     return Fault("EACCES", f"the daemon cannot find out who you are: {error.strerror}")
 
 
-def _check(who: Credentials, status: _Status, where: Place) -> None:
+def _check(process: Credentials, status: _Status, where: Place) -> None:
     """Raises EACCES if the caller is where a host cannot follow."""
-    if status.uids != {who.uid}:
+    if status.uids != {process.uid}:
         raise Fault("EACCES", "you are in other namespaces and have changed your user since; connect again")
-    if where.namespaces and _has_own_devices(who.pid, where.namespaces):
+    if where.namespaces and _has_own_devices(process.pid, where.namespaces):
         raise Fault(
             "EACCES", "your container has device rules that a tool cannot follow; give it a user namespace"
         )
@@ -310,23 +312,23 @@ def _filters(data: bytes) -> int:
     return int(_field(data, b"\nSeccomp_filters:\t")) if b"\nSeccomp_filters:\t" in data else 1
 
 
-def _powers(who: Credentials, where: Place, status: _Status) -> int:
+def _powers(process: Credentials, where: Place, status: _Status) -> int:
     """Returns the capabilities that a host of the caller may have."""
     powers = status.permitted & status.effective
-    if not powers or status.uids != {who.uid}:
+    if not powers or status.uids != {process.uid}:
         return 0
     foreign = bool(where.namespaces) and where.namespaces[USER] != own_namespaces()[USER]
-    return powers if _is_root(who, foreign) else 0
+    return powers if _is_root(process, foreign) else 0
 
 
-def _is_root(who: Credentials, foreign: bool) -> bool:
+def _is_root(process: Credentials, foreign: bool) -> bool:
     """Returns True if the caller's uid is 0 in its own user namespace."""
     if not foreign:
-        return who.uid == 0
-    for line in contents(b"/proc/%d/uid_map" % who.pid).splitlines():
+        return process.uid == 0
+    for line in contents(b"/proc/%d/uid_map" % process.pid).splitlines():
         inside, outside, count = map(int, line.split())
         if inside == 0 and count:
-            return who.uid == outside
+            return process.uid == outside
     return False
 
 

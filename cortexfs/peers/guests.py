@@ -41,17 +41,17 @@ PACE = 256  # so many a second, if that is more: with a thousand streams, a turn
 class Guest:
     """One connection of a user."""
 
-    def __init__(self, uid: int, held: Counter[int]) -> None:
+    def __init__(self, uid: int, sizes: Counter[int]) -> None:
         self.uid = uid
         self.bytes = 0
-        self._held = held
+        self._sizes = sizes
 
     def hold(self, size: int) -> None:
         """Count `size` bytes before they are kept. Raises EAGAIN when this user has too much kept already."""
-        if size > SMALL and self._held[self.uid] + size > MAX_HELD:
-            held = self._held[self.uid] >> 20
-            raise Fault("EAGAIN", f"the runs of uid {self.uid} hold {held} MiB of arguments; try again later")
-        self._held[self.uid] += size
+        if size > SMALL and self._sizes[self.uid] + size > MAX_HELD:
+            mib = self._sizes[self.uid] >> 20
+            raise Fault("EAGAIN", f"the runs of uid {self.uid} hold {mib} MiB of arguments; try again later")
+        self._sizes[self.uid] += size
         self.bytes += size
 
 
@@ -64,7 +64,7 @@ class Guests:
         self._total = 0
         self.crowded: set[socket.socket] = set()  # listeners at which more wait than are accepted at a time
         self._open: Counter[int] = Counter()
-        self._held: Counter[int] = Counter()
+        self._sizes: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         self._freed: dict[int, trio.lowlevel.ParkingLot] = {}
         self._turns: WeakValueDictionary[int, trio.Lock] = WeakValueDictionary()
@@ -81,7 +81,7 @@ class Guests:
             return None
         self._total += 1
         self._open[uid] += 1
-        return Guest(uid, self._held)
+        return Guest(uid, self._sizes)
 
     def leave(self, guest: Guest) -> None:
         self._total -= 1
@@ -94,10 +94,10 @@ class Guests:
         """Count `size` bytes before they are kept for messages or sessions, whether or not the user stays
         connected. Call the returned function when they are not needed any more. Raises EAGAIN when too much
         is kept already."""
-        if self._held[uid] + size > MAX_HELD:
-            held = f"the sessions of uid {uid} and their messages hold {MAX_HELD >> 20} MiB of memory"
-            raise Fault("EAGAIN", f"{held}; wait for answers, or close connections")
-        self._held[uid] += size
+        if self._sizes[uid] + size > MAX_HELD:
+            why = f"the sessions of uid {uid} and their messages hold {MAX_HELD >> 20} MiB of memory"
+            raise Fault("EAGAIN", f"{why}; wait for answers, or close connections")
+        self._sizes[uid] += size
         return partial(self._let_go, uid, size)
 
     async def room(self, uid: int) -> Callable[[], None]:
@@ -115,9 +115,9 @@ class Guests:
             freed.unpark_all()
 
     def _let_go(self, uid: int, size: int) -> None:
-        self._held[uid] -= size
-        if not self._held[uid]:
-            del self._held[uid]
+        self._sizes[uid] -= size
+        if not self._sizes[uid]:
+            del self._sizes[uid]
 
 
 # Begins a connection. The returned function goes on with it, after all of this turn have begun.
@@ -193,15 +193,15 @@ class Arrivals:
             self._waiting.setdefault(uid, deque()).append(_Arrival(stream, guests, guest, begin))
 
     def _begin(self, most: int) -> None:
-        begun = []
+        continuations = []
         while self._waiting and most:
             most -= 1
             arrival = self._next()
             if _is_over(arrival.stream):
                 arrival.close()
             else:
-                begun.append(arrival.begin(arrival.stream, arrival.guest))
-        for go_on in begun:
+                continuations.append(arrival.begin(arrival.stream, arrival.guest))
+        for go_on in continuations:
             go_on()
         if self._waiting:
             self._more.set()

@@ -103,7 +103,7 @@ class ShortConversations:
     def __init__(self, tasks: trio.Nursery) -> None:
         self._tasks = tasks
         self._waiting: dict[int, _Waiting] = {}  # by the number of the socket
-        self._untold: dict[Conversation, float] = {}  # with the time until which each waits
+        self._deadlines: dict[Conversation, float] = {}  # with the time until which each waits
         self._ready: deque[tuple[Conversation, bool | None]] = deque()
         self._sockets = select.epoll()
         self._some = trio.Event()
@@ -146,13 +146,13 @@ class ShortConversations:
             self._sockets.register(awaited, select.EPOLLIN)
             self._waiting[awaited.fileno()] = _Waiting(conversation, until)
         else:
-            self._untold[conversation] = until
+            self._deadlines[conversation] = until
             awaited(partial(self._tell, conversation))
         if until < math.inf:
             self._some.set()
 
     def _tell(self, conversation: Conversation) -> None:
-        if self._untold.pop(conversation, None) is not None:
+        if self._deadlines.pop(conversation, None) is not None:
             self._go_on(conversation, True)
 
     def _become_task(self, conversation: Conversation) -> None:
@@ -172,9 +172,9 @@ class ShortConversations:
                         self._go_on(self._take(number), True)
         finally:
             self._is_over = True
-            for conversation in [*map(self._take, [*self._waiting]), *self._untold]:
+            for conversation in [*map(self._take, [*self._waiting]), *self._deadlines]:
                 self._become_task(conversation)
-            self._untold.clear()
+            self._deadlines.clear()
             self._sockets.close()
 
     async def _lose_patience(self) -> None:
@@ -182,12 +182,12 @@ class ShortConversations:
             await self._some.wait()
             await trio.sleep(MOMENT)
             now = trio.current_time()
-            for number in [number for number, one in self._waiting.items() if one.until <= now]:
+            for number in [number for number, wait in self._waiting.items() if wait.until <= now]:
                 self._become_task(self._take(number))
-            for conversation in [one for one, until in self._untold.items() if until <= now]:
-                del self._untold[conversation]
+            for conversation in [talk for talk, until in self._deadlines.items() if until <= now]:
+                del self._deadlines[conversation]
                 self._become_task(conversation)
-            if not self._waiting and all(until == math.inf for until in self._untold.values()):
+            if not self._waiting and all(until == math.inf for until in self._deadlines.values()):
                 self._some = trio.Event()
 
     def _take(self, number: int) -> Conversation:

@@ -43,10 +43,10 @@ REFUSED = _refusable()  # whether the kernel refuses descriptors
 
 
 def _receive_looking(sock: socket.socket, size: int) -> bytes:
-    seen, _, flags, _ = sock.recvmsg(size, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    data, _, flags, _ = sock.recvmsg(size, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     if flags & socket.MSG_CTRUNC:
         raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
-    return sock.recv(len(seen)) if seen else b""
+    return sock.recv(len(data)) if data else b""
 
 
 # Like recv(2) without waiting. Raises ConnectionAbortedError when descriptors come along.

@@ -17,10 +17,10 @@ RECEIVE = 256 << 10
 
 async def send(stream: socket.socket, data: bytes) -> None:
     """Send all of the data. After an interrupted send, a stream can only be closed."""
-    left = memoryview(data)
-    while left:
+    rest = memoryview(data)
+    while rest:
         try:
-            left = left[stream.send(left) :]
+            rest = rest[stream.send(rest) :]
         except BlockingIOError:
             await in_task()
             await trio.lowlevel.wait_writable(stream)

@@ -43,20 +43,20 @@ class Piece(msgspec.Struct):
 def begin(words: str, state: Path) -> None:
     """Record what these words name, until the daemon ends. Raises Fault EINVAL for an unknown word."""
     global wire, calls
-    wanted = {word.strip() for word in words.split(",")} - {""}
-    if unknown := sorted(wanted - {"wire", "calls"}):
+    names = {word.strip() for word in words.split(",")} - {""}
+    if unknown := sorted(names - {"wire", "calls"}):
         raise Fault("EINVAL", f"CTX_TRACE: {unknown[0]!r} cannot be traced; write wire, calls or wire,calls")
-    if wanted:
+    if names:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         file = _File(os.open(state / FILE, flags, 0o600))
-        wire = file.recorder("wire") if "wire" in wanted else None
-        calls = file.recorder("calls") if "calls" in wanted else None
+        wire = file.recorder("wire") if "wire" in names else None
+        calls = file.recorder("calls") if "calls" in names else None
 
 
 class _File:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._left = MOST
+        self._room = MOST
         self._encode = msgspec.json.Encoder().encode_lines
 
     def recorder(self, over: str) -> Recorder:
@@ -68,8 +68,8 @@ class _File:
 
     def _write(self, piece: Piece) -> None:
         line = self._encode([piece])
-        if len(line) <= self._left:
+        if len(line) <= self._room:
             os.write(self._descriptor, line)
-        elif self._left:
+        elif self._room:
             os.write(self._descriptor, b'{"over":"the file is full; mount again to begin anew"}\n')
-        self._left -= min(self._left, len(line))
+        self._room -= min(self._room, len(line))

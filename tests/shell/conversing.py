@@ -173,7 +173,7 @@ class World:
 
     def held(self, uid: int | None = None) -> int:
         """Returns the number of bytes that are held for this user."""
-        return self.guests._held[self.uid if uid is None else uid]
+        return self.guests._sizes[self.uid if uid is None else uid]
 
 
 Drivers: TypeAlias = Callable[[Key], Driver] | None

@@ -179,7 +179,7 @@ async def test_what_a_user_has_us_keep_is_bounded(tmp_path: Path, monkeypatch: p
                 await fed(runner, b"x" * size)
             assert runner.status == status
             await world.idle()
-            assert not world.exec._guests._held
+            assert not world.exec._guests._sizes
 
 
 # -- without running
