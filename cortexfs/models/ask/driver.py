@@ -55,7 +55,7 @@ class Turn(Protocol):
         """Returns the newest former messages of the session that fit into `room` bytes of the log, oldest
         first. A single call has none."""
 
-    async def say(self, *said: Frame) -> None:
+    async def say(self, *frames: Frame) -> None:
         """Pass frames on, in order. Waits while the receiver does not keep up."""
 
     async def settled(self) -> None:
@@ -65,7 +65,7 @@ class Turn(Protocol):
         """Send the approval frame, wait for the decision, and send that. With no user to ask it is a denial.
         Raises EPROTO if this run has asked about the same `call` before."""
 
-    async def question(self, asked: Question) -> Verdict:
+    async def question(self, question: Question) -> Verdict:
         """Send a tool's question likewise. The verdict's input is the answer, or None for a refusal."""
 
 

@@ -91,7 +91,7 @@ class ModelInput(msgspec.Struct, frozen=True):
     schema: dict[str, Any] | None = None
     parameters: dict[str, Any] = {}
     effort: str | None = None
-    whole: bool = False  # the messages are the whole conversation: nothing comes before them
+    is_complete: bool = False  # the messages are the whole conversation: nothing comes before them
 
 
 class _Call(msgspec.Struct):
@@ -139,19 +139,19 @@ def asked(value: Input, history: Sequence[Message] = (), system: str = "") -> Mo
     if isinstance(value, str):
         return ModelInput(said=(*before, PromptMessage("user", (PromptText(value),))), system=system)
     fields: _Fields = jsontext.converted(value, _Fields)
-    own, said = _conversation(fields)
-    if not any(each.parts or each.calls for each in said):
+    own, messages = _conversation(fields)
+    if not any(each.parts or each.calls for each in messages):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
-    whole = any(each.role == "assistant" for each in said)
+    is_complete = any(each.role == "assistant" for each in messages)
     return ModelInput(
-        said=said if whole else (*before, *said),
+        said=messages if is_complete else (*before, *messages),
         system=own or system,
         tools=tuple(_tool(tool, f"tools[{n}]") for n, tool in enumerate(fields.tools[: MAX_TOOLS + 1])),
         tool_choice=_choice(fields),
         schema=fields.schema,
         parameters=_parameters(value),
         effort=fields.effort,
-        whole=whole,
+        is_complete=is_complete,
     )
 
 
@@ -159,11 +159,11 @@ def _conversation(fields: _Fields) -> tuple[str, tuple[PromptMessage, ...]]:
     if fields.messages is None:
         content = fields.content
         if content is None:
-            given = fields.task if fields.input is None else fields.input
-            content = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+            value = fields.task if fields.input is None else fields.input
+            content = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return fields.system, (PromptMessage("user", _parts(content, "content")),)
     systems = [fields.system] if fields.system else []
-    said = []
+    messages = []
     for number, turn in enumerate(fields.messages):
         path = f"messages[{number}]"
         if turn.role not in ROLES:
@@ -172,28 +172,28 @@ def _conversation(fields: _Fields) -> tuple[str, tuple[PromptMessage, ...]]:
         if turn.role in ("system", "developer"):
             systems.append("".join(part.text for part in parts if isinstance(part, PromptText)))
         else:
-            said.append(_said(turn, parts, path))
-    return "\n\n".join(systems), tuple(said)
+            messages.append(_message(turn, parts, path))
+    return "\n\n".join(systems), tuple(messages)
 
 
-def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> PromptMessage:
+def _message(turn: _Turn, parts: tuple[Part, ...], path: str) -> PromptMessage:
     assert turn.role not in ("system", "developer")
     call = turn.call or turn.tool_call_id or ""
     if turn.role == "tool" and not call:
         raise Fault("EINVAL", f"{path}.call: a tool's message needs the id of the call that it answers")
-    calls = tuple(_called(each, f"{path}.tool_calls[{n}]") for n, each in enumerate(turn.tool_calls))
+    calls = tuple(_past_call(each, f"{path}.tool_calls[{n}]") for n, each in enumerate(turn.tool_calls))
     return PromptMessage(turn.role, parts, calls, call, turn.is_error)  # type: ignore[arg-type]
 
 
-def _called(call: _Call, path: str) -> PastCall:
+def _past_call(call: _Call, path: str) -> PastCall:
     """Reads a call in the form of our frames, or in OpenAI's."""
     function = call.function or {}
-    name, given = call.name or function.get("name"), call.input
-    if given is None and isinstance(text := function.get("arguments"), str):
-        given = jsontext.decode(text, f"{path}.function.arguments") if text.strip() else {}
+    name, input_ = call.name or function.get("name"), call.input
+    if input_ is None and isinstance(text := function.get("arguments"), str):
+        input_ = jsontext.decode(text, f"{path}.function.arguments") if text.strip() else {}
     if not isinstance(name, str) or not (call.call or call.id):
         raise Fault("EINVAL", f"{path}: a tool call needs call (its id), name and input")
-    return PastCall(call.call or call.id or "", name, {} if given is None else given)
+    return PastCall(call.call or call.id or "", name, {} if input_ is None else input_)
 
 
 def _parts(content: str | list[dict[str, Any]] | None, path: str) -> tuple[Part, ...]:
@@ -204,10 +204,10 @@ def _parts(content: str | list[dict[str, Any]] | None, path: str) -> tuple[Part,
 
 def _part(part: dict[str, Any], path: str) -> Part:
     kind = part.get("type")
-    read = _PARTS.get(kind) if isinstance(kind, str) else None
-    if read is None:
+    reader = _PARTS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
         raise Fault("EINVAL", f"{path}.type: expected text, image or file; got {jsontext.shown(kind)}")
-    return read(part, path)
+    return reader(part, path)
 
 
 def _text_part(part: dict[str, Any], path: str) -> Part:
@@ -232,8 +232,8 @@ def _media_part(part: dict[str, Any], path: str) -> Part:
 
 def _image_url(part: dict[str, Any], path: str) -> Part:
     """Reads an image in the form of OpenAI's chat."""
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, dict) else given
+    value = part.get("image_url")
+    url = value.get("url") if isinstance(value, dict) else value
     return _linked("image", _string({"url": url}, "url", path), "", f"{path}.image_url.url")
 
 
@@ -269,10 +269,10 @@ def _string(part: dict[str, Any], field: str, path: str, default: str | None = N
     return value
 
 
-def _tool(given: dict[str, Any], path: str) -> ToolOffer:
+def _tool(offer: dict[str, Any], path: str) -> ToolOffer:
     """Reads a tool in our form, or in that of a vendor."""
-    function = given.get("function")
-    tool: _Tool = jsontext.converted(function if isinstance(function, dict) else given, _Tool, path)
+    function = offer.get("function")
+    tool: _Tool = jsontext.converted(function if isinstance(function, dict) else offer, _Tool, path)
     if not _TOOL_NAME.fullmatch(tool.name):
         raise Fault("EINVAL", f"{path}.name: {jsontext.shown(tool.name)} is not a valid name of a tool")
     schema = tool.schema or tool.input_schema or tool.parameters or {"type": "object", "properties": {}}
@@ -287,13 +287,15 @@ def _choice(fields: _Fields) -> str:
 
 def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     own = set(_Fields.__struct_fields__)
-    found = {key: each for key, each in value.items() if key not in own}
-    for key in found:
+    parameters = {key: each for key, each in value.items() if key not in own}
+    for key in parameters:
         if key in RESERVED:
             raise Fault("EINVAL", f"{key}: cannot be set here; see docs/models.md, Input")
-    if len(found) > MAX_PARAMETERS:
-        raise Fault("EINVAL", f"the input has {len(found)} parameters, over the limit of {MAX_PARAMETERS}")
-    return found
+    if len(parameters) > MAX_PARAMETERS:
+        raise Fault(
+            "EINVAL", f"the input has {len(parameters)} parameters, over the limit of {MAX_PARAMETERS}"
+        )
+    return parameters
 
 
 def remembered(message: Message) -> PromptMessage | None:

@@ -30,8 +30,8 @@ class PromptWindow:
 
     def room(self, used: int) -> int:
         """Returns the bytes of history that fit beside an input of `used` bytes."""
-        whole = (self._limit - self._output) * BYTES - used
-        return max(0, min(MOST, whole >> self._halved))
+        room = (self._limit - self._output) * BYTES - used
+        return max(0, min(MOST, room >> self._halved))
 
     def shrink(self, limit: int | None) -> None:
         """Reduce the window after an overflow: to the provider's `limit` if that is less, or else to half."""
@@ -61,10 +61,10 @@ def is_whole(history: Sequence[Message]) -> bool:
 
 def _older_half(history: Sequence[Message]) -> range:
     sizes = [len(msgspec.json.encode(each.content)) for each in history]
-    half, passed = sum(sizes) // 2, 0
+    half, total = sum(sizes) // 2, 0
     for number, size in enumerate(sizes):
-        passed += size
-        if passed > half:
+        total += size
+        if total > half:
             return range(number + 1)
     return range(len(sizes))
 

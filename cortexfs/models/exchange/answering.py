@@ -69,35 +69,35 @@ class Attempts:
         self._turn = turn
         self._terms = terms
         self._window = PromptWindow(model.limit, _output(model))
-        self._said = False  # a part of the answer was passed on
+        self._is_begun = False  # a part of the answer was passed on
         self._tried = 0
 
     async def answer(self) -> None:
         while True:
             before = await self._history()
-            what, schema = await self._asked(before)
+            question, schema = await self._question(before)
             try:
-                await self._once(what, schema)
+                await self._once(question, schema)
                 return
             except ProviderFailure as failed:
-                await self._next(failed, bool(before) and not what.whole)
+                await self._next(failed, bool(before) and not question.is_complete)
 
     async def _history(self) -> list[Message]:
         room = self._window.room(_size(self._turn.input))
         return self._window.stable(await self._turn.history(room)) if room else []
 
-    async def _asked(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
+    async def _question(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
         large = _size(self._turn.input) > LARGE or len(before) > 1000
         prepare = self._prepare
         return await trio.to_thread.run_sync(prepare, before) if large else prepare(before)
 
     def _prepare(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
-        what = asked(self._turn.input, before, self._model.system)
-        return what, None if what.schema is None else Schema(what.schema)
+        question = asked(self._turn.input, before, self._model.system)
+        return question, None if question.schema is None else Schema(question.schema)
 
     async def _next(self, failure: ProviderFailure, shrinkable: bool) -> None:
         """Wait and return for another try, or raise the failure."""
-        if self._said:
+        if self._is_begun:
             raise Fault(failure.code, failure.message)
         if failure.code == "EMSGSIZE" and shrinkable and self._window.shrunk < self._terms.shrinks:
             self._window.shrink(failure.most)
@@ -111,16 +111,16 @@ class Attempts:
         await self._turn.say(Progress(message=f"{failure.message}; trying again in {wait:.1f} s"))
         await trio.sleep(wait)
 
-    async def _once(self, what: ModelInput, schema: Schema | None) -> None:
-        body = self._format.request(self._model, what)
-        reader = self._format.reader(what)
+    async def _once(self, question: ModelInput, schema: Schema | None) -> None:
+        body = self._format.request(self._model, question)
+        reader = self._format.reader(question)
         try:
             async with self._source.serving() as endpoint:
                 await self._exchange(endpoint, body, reader)
         except ProviderFailure:
             raise
         except Fault as fault:
-            if fault.code == "EHOSTDOWN" and not self._said:
+            if fault.code == "EHOSTDOWN" and not self._is_begun:
                 raise NoAnswer(fault.code, fault.message) from None
             raise
         await self._finish(reader, schema)
@@ -139,13 +139,13 @@ class Attempts:
                     stack.enter_context(PACE.stream())
                     response.before_wait = partial(self._allow, patience)
                     while data := await response.receive():
-                        await self._heard(parser.feed(data), reader, patience)
+                        await self._pass_on(parser.feed(data), reader, patience)
                         if reader.enough:
                             break
                         if not reader.ended:
                             await PACE.rest(self._source.rest)
-            except RejectedResponse as said:
-                raise self._rejection(said, key) from None
+            except RejectedResponse as rejected:
+                raise self._rejection(rejected, key) from None
             except Lost as lost:
                 if not reader.ended:
                     raise self._loss(lost) from None
@@ -154,10 +154,10 @@ class Attempts:
             except Fault as fault:
                 raise self._mapped(fault) from None
         if patience.cancelled_caught and not reader.ended:
-            seconds = self._source.silence if self._said else self._source.first
-            raise failures.slow(name, seconds, self._said)
+            seconds = self._source.silence if self._is_begun else self._source.first
+            raise failures.slow(name, seconds, self._is_begun)
 
-    async def _heard(
+    async def _pass_on(
         self, events: Sequence[sse.ServerEvent], reader: FormatReader, patience: trio.CancelScope
     ) -> None:
         frames: list[Frame] = []
@@ -167,15 +167,15 @@ class Attempts:
                 if reader.enough:
                     break
         finally:  # frames before a wrong event are passed on
-            self._said = self._said or bool(frames)
-            if self._said and patience.deadline != math.inf:  # `_allow` starts it at the next wait
+            self._is_begun = self._is_begun or bool(frames)
+            if self._is_begun and patience.deadline != math.inf:  # `_allow` starts it at the next wait
                 patience.deadline = math.inf
             if frames:
                 await self._turn.say(*frames)
 
     def _allow(self, patience: trio.CancelScope) -> None:
         """Start the deadline of silence: from now on the provider is late, as all that it sent is read."""
-        if self._said:
+        if self._is_begun:
             patience.deadline = trio.current_time() + self._source.silence
 
     async def _finish(self, reader: FormatReader, schema: Schema | None) -> None:
@@ -201,11 +201,13 @@ class Attempts:
         again = isinstance(fault, BrokenStream)  # any other fault would come again
         return failures.broken(self._source.name, fault.message, again)
 
-    def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
-        if said.status < 300:
-            kind = said.headers.get("content-type", "")
-            return failures.no_stream(self._source.name, kind, said.body, key)
-        return failures.of_status(self._source.name, said.status, said.headers, said.body, key, time.time())
+    def _rejection(self, response: RejectedResponse, key: str) -> ProviderFailure:
+        if response.status < 300:
+            kind = response.headers.get("content-type", "")
+            return failures.no_stream(self._source.name, kind, response.body, key)
+        return failures.of_status(
+            self._source.name, response.status, response.headers, response.body, key, time.time()
+        )
 
     def _loss(self, lost: Lost) -> ProviderFailure:
         name, again = self._source.name, not lost.lasting
@@ -217,8 +219,8 @@ class Attempts:
 def _output(model: ModelEntry) -> int | None:
     """Returns the most tokens of an answer, if a control has them."""
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-        if isinstance(given := model.default.get(name), int):
-            return given
+        if isinstance(value := model.default.get(name), int):
+            return value
     return None
 
 

@@ -42,18 +42,19 @@ class AsUser:
         self.pool = pool
         self.calls: trio.Nursery | None = None  # runs their calls
 
-    def _connection(self, who: Identity, to: SplitResult, seconds: float) -> HttpConnection:
+    def _connection(self, identity: Identity, to: SplitResult, seconds: float) -> HttpConnection:
         """Returns a connection for one exchange with this server."""
         from cortexfs.models.exchange.host_connection import HostConnection  # a daemon may never need it
 
-        user = Identity(who.uid, who.gid, who.groups)  # without powers, and outside of every run
+        # Without powers, and outside of every run.
+        user = Identity(identity.uid, identity.gid, identity.groups)
         return HostConnection(self, user, f"{to.scheme}://{to.netloc}", seconds)
 
-    async def get(self, who: Identity, url: str, headers: dict[str, str]) -> web.WebAnswer:
+    async def get(self, identity: Identity, url: str, headers: dict[str, str]) -> web.WebAnswer:
         """Returns a page, as web.get does for commands; raises OSError."""
         parts = urlsplit(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection = self._connection(who, parts, GET_SECONDS)
+        connection = self._connection(identity, parts, GET_SECONDS)
         try:
             with trio.fail_after(GET_SECONDS):
                 await connection.begin("GET", target, headers | web.AGENT)
@@ -66,13 +67,13 @@ class AsUser:
             connection.close()
         return web.WebAnswer(connection.status, connection.headers, body)
 
-    def clients(self, who: Identity) -> Clients:
+    def clients(self, identity: Identity) -> Clients:
         """Returns the user's connections. Raises EACCES for a caller in a container, where no host runs."""
-        if who.is_elsewhere:
+        if identity.is_elsewhere:
             why = "your own models need a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call them from outside")
 
         async def connected(to: ServerAddress, endpoint: Endpoint, seconds: float) -> HttpConnection:
-            return self._connection(who, urlsplit(endpoint.base_url), seconds)
+            return self._connection(identity, urlsplit(endpoint.base_url), seconds)
 
         return Clients(connected)

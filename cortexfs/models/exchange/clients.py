@@ -77,12 +77,12 @@ class Clients:
         try:
             await response.begin("POST", _target(endpoint, source.format), headers, data)
             if response.status // 100 != 2 or not response.headers.get("content-type", "").startswith(EVENTS):
-                said = await response.body(MAX_BODY, ERROR_SECONDS)
-                raise RejectedResponse(response.status, response.headers, said)
+                answer = await response.body(MAX_BODY, ERROR_SECONDS)
+                raise RejectedResponse(response.status, response.headers, answer)
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise Fault("EREMOTEIO", "its answer is compressed, although the request forbids that")
             yield response
-            is_kept = endpoint.kept and idle is self._idle and response.is_over()
+            is_kept = endpoint.keeps_connections and idle is self._idle and response.is_over()
         finally:
             if is_kept:
                 self._keep(to, response)
@@ -90,25 +90,25 @@ class Clients:
                 response.close()
 
     async def _connection(self, to: ServerAddress, endpoint: Endpoint, seconds: float) -> HttpConnection:
-        while kept := self._idle.get(to):
-            connection, since = kept.pop()
+        while entries := self._idle.get(to):
+            connection, since = entries.pop()
             if time.monotonic() - since < KEPT_SECONDS and connection.again():
                 return connection
             connection.close()
         return await self._connect(to, endpoint, seconds)
 
     def _keep(self, to: ServerAddress, response: HttpConnection) -> None:
-        kept = self._idle.setdefault(to, [])
-        kept.append(_Idle(response, time.monotonic()))
-        if len(kept) > KEPT:
-            kept.pop(0).connection.close()
+        entries = self._idle.setdefault(to, [])
+        entries.append(_Idle(response, time.monotonic()))
+        if len(entries) > KEPT:
+            entries.pop(0).connection.close()
 
     def forget(self) -> None:
         """Close all idle connections, as addresses and keys may have changed."""
         idle, self._idle = self._idle, {}
-        for kept in idle.values():
-            for each in kept:
-                each.connection.close()
+        for entries in idle.values():
+            for entry in entries:
+                entry.connection.close()
 
 
 async def get(endpoint: Endpoint, target: str) -> bytes:
@@ -151,7 +151,7 @@ def _headers(endpoint: Endpoint, format_: str, replacing: Mapping[str, str]) -> 
         "accept-encoding": "identity",
         "content-type": "application/json",
     }
-    if not endpoint.kept:
+    if not endpoint.keeps_connections:
         headers["connection"] = "close"
     own = authorisation(endpoint.key, format_) | dict(replacing)
     return headers | {name.lower(): value for name, value in own.items()}

@@ -38,7 +38,8 @@ class Endpoint:
         self.base_url = base_url
         self.key = key
         self.is_there = is_alive or (lambda: True)  # called after each connect
-        self.kept = is_alive is None  # a connection for the next request: an engine has a thread for each
+        # A connection for the next request: an engine has a thread for each.
+        self.keeps_connections = is_alive is None
 
 
 def authorisation(key: str, format_: str) -> dict[str, str]:

@@ -75,29 +75,31 @@ def of_status(
 ) -> ProviderFailure:
     """Returns the failure in an error response. `now` is the time since the epoch, for dates in headers."""
     body = body[:MAX_BODY]
-    said = words(body, key)
-    if status == 401 or (status == 403 and not said):
+    detail = words(body, key)
+    if status == 401 or (status == 403 and not detail):
         return _denied(provider, status, key)
     if status == 403:
-        return ProviderFailure("EACCES", _says(f"{provider} does not let its key do this (403)", said))
+        return ProviderFailure("EACCES", _sentence(f"{provider} does not let its key do this (403)", detail))
     if status == 429:
-        return _limited(provider, body, said, _delay(headers, now))
+        return _limited(provider, body, detail, _delay(headers, now))
     if status == 402:
-        return ProviderFailure("EDQUOT", _says(f"{provider} requires payment first (402)", said), hop=True)
+        return ProviderFailure(
+            "EDQUOT", _sentence(f"{provider} requires payment first (402)", detail), hop=True
+        )
     if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
-        return _overflow(provider, body, said)
+        return _overflow(provider, body, detail)
     if status == 404:
         mend = f"see which models it has: ctx provider models {provider}"
         why = f"{provider} does not know this model or address (404); {mend}"
-        return ProviderFailure("ENOENT", _says(f"{why}; it says", said) if said else why)
+        return ProviderFailure("ENOENT", _sentence(f"{why}; it says", detail) if detail else why)
     if status >= 500 or status in _RETRIED:
         return ProviderFailure(
-            "EREMOTEIO", _says(f"{provider} failed ({status})", said), True, _delay(headers, now), True
+            "EREMOTEIO", _sentence(f"{provider} failed ({status})", detail), True, _delay(headers, now), True
         )
     if 300 <= status < 400:
         mend = "write the final address into its base_url"
         return ProviderFailure("EREMOTEIO", f"{provider} answered with a redirection ({status}); {mend}")
-    return ProviderFailure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
+    return ProviderFailure("EINVAL", _sentence(f"{provider} refuses the request ({status})", detail))
 
 
 def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
@@ -107,11 +109,11 @@ def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     if isinstance(code, int) and 400 <= code < 600:
         return of_status(provider, code, {}, body, key, 0)
     text = body.decode("utf-8", "replace").lower()
-    known = (
+    statuses = (
         ("rate_limit", 429), ("insufficient_quota", 429), ("authentication", 401), ("permission", 403),
         ("invalid_request", 400), ("context_length", 400), ("exceed_context", 400), ("not_found", 404),
     )  # fmt: skip
-    status = next((number for word, number in known if word in text), 500)
+    status = next((number for word, number in statuses if word in text), 500)
     failure = of_status(provider, status, {}, body, key, 0)
     failure.message = failure.message.replace(f" ({status})", "", 1)
     return failure
@@ -126,8 +128,8 @@ def _decoded(body: bytes) -> _Body | None:
 
 def _error_in(body: bytes) -> dict[str, Any]:
     """Returns the body's `error` if it is an object, or else an empty one."""
-    said = _decoded(body)
-    return said.error if said and isinstance(said.error, dict) else {}
+    fields = _decoded(body)
+    return fields.error if fields and isinstance(fields.error, dict) else {}
 
 
 def no_key(provider: str) -> ProviderFailure:
@@ -141,9 +143,9 @@ def unreachable(provider: str, why: str, again: bool) -> ProviderFailure:
     return ProviderFailure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again, hop=True)
 
 
-def slow(provider: str, seconds: float, begun: bool) -> ProviderFailure:
-    what = "sent nothing more" if begun else "did not begin to answer"
-    return ProviderFailure("ETIMEDOUT", f"{provider} {what} within {seconds:g} s", hop=True)
+def slow(provider: str, seconds: float, is_begun: bool) -> ProviderFailure:
+    why = "sent nothing more" if is_begun else "did not begin to answer"
+    return ProviderFailure("ETIMEDOUT", f"{provider} {why} within {seconds:g} s", hop=True)
 
 
 def broken(provider: str, why: str, again: bool) -> ProviderFailure:
@@ -153,7 +155,7 @@ def broken(provider: str, why: str, again: bool) -> ProviderFailure:
 
 def no_stream(provider: str, content_type: str, body: bytes, key: str) -> ProviderFailure:
     """Returns the failure of a response with a good status and no stream. Its body may be an error."""
-    if (said := _decoded(body)) and said.error:
+    if (fields := _decoded(body)) and fields.error:
         return in_stream(provider, body, key)
     kind = one_line(content_type)[:60] or "nothing"
     why = f"{provider} answered with {kind}, not with a stream of events; is its base_url right?"
@@ -167,23 +169,25 @@ def _denied(provider: str, status: int, key: str) -> ProviderFailure:
     return ProviderFailure("EACCES", f"{provider} refuses its key ({status}); {mend}")
 
 
-def _limited(provider: str, body: bytes, said: str, delay: float | None) -> ProviderFailure:
+def _limited(provider: str, body: bytes, detail: str, delay: float | None) -> ProviderFailure:
     if _ABOUT_MONEY.search(body.decode("utf-8", "replace")):
-        return ProviderFailure("EDQUOT", _says(f"the quota at {provider} is used up (429)", said), hop=True)
+        return ProviderFailure(
+            "EDQUOT", _sentence(f"the quota at {provider} is used up (429)", detail), hop=True
+        )
     later = f"; it says to wait {delay:g} s" if delay else ""
     return ProviderFailure(
-        "EAGAIN", _says(f"{provider} limits the rate (429){later}", said), True, delay, True
+        "EAGAIN", _sentence(f"{provider} limits the rate (429){later}", detail), True, delay, True
     )
 
 
-def _overflow(provider: str, body: bytes, said: str) -> ProviderFailure:
+def _overflow(provider: str, body: bytes, detail: str) -> ProviderFailure:
     size, most = numbers(body)
     if size and most:
         why = f"the input is {size} tokens and {provider} takes {most}"
         return ProviderFailure(
             "EMSGSIZE", f"{why}; send less, or choose a model with a larger limit", most=most
         )
-    return ProviderFailure("EMSGSIZE", _says(f"the input is too long for {provider}", said), most=most)
+    return ProviderFailure("EMSGSIZE", _sentence(f"the input is too long for {provider}", detail), most=most)
 
 
 def numbers(body: bytes) -> tuple[int | None, int | None]:
@@ -194,8 +198,8 @@ def numbers(body: bytes) -> tuple[int | None, int | None]:
         return fields
     text = one_line(body.decode("utf-8", "replace"))
     most = next((_int(found[1]) for each in _MOST if (found := each.search(text))), None)
-    others = [number for each in _NUMBER.findall(text) if (number := _int(each)) != most]
-    size = max((each for each in others if most is None or each > most), default=None)
+    sizes = [number for each in _NUMBER.findall(text) if (number := _int(each)) != most]
+    size = max((each for each in sizes if most is None or each > most), default=None)
     return size, most
 
 
@@ -211,16 +215,16 @@ def words(body: bytes, key: str) -> str:
 
 
 def _message_in(body: bytes) -> str:
-    if (said := _decoded(body)) is None:
+    if (fields := _decoded(body)) is None:
         # A page of HTML is dropped. A gateway's plain text is kept, as its first words are better than none.
         return "" if b"<" in body[:100] else body.decode("utf-8", "replace")
-    for found in (said.error, said.message, said.detail):
-        if isinstance(found, dict) and isinstance(found.get("message"), str):
-            return str(found["message"])
-        if isinstance(found, list) and (wrong := [each for each in found if _is_misfit(each)]):
+    for value in (fields.error, fields.message, fields.detail):
+        if isinstance(value, dict) and isinstance(value.get("message"), str):
+            return str(value["message"])
+        if isinstance(value, list) and (wrong := [each for each in value if _is_misfit(each)]):
             return misfits(wrong)
-        if isinstance(found, str):
-            return found
+        if isinstance(value, str):
+            return value
     return ""
 
 
@@ -239,18 +243,18 @@ def scrubbed(text: str, key: str) -> str:
     return text
 
 
-def _says(what: str, said: str) -> str:
-    return f"{what}: {said}" if said else what
+def _sentence(why: str, detail: str) -> str:
+    return f"{why}: {detail}" if detail else why
 
 
 def _delay(headers: Mapping[str, str], now: float) -> float | None:
     """Returns the server's wait in seconds (RFC 9110, 10.2.3; OpenAI has a header in milliseconds)."""
-    found = {name.lower(): value for name, value in headers.items()}
-    if (given := _number(found.get("retry-after-ms"))) is not None:
-        return given / 1000
-    after = found.get("retry-after", "")
-    if (given := _number(after)) is not None:
-        return given
+    fields = {name.lower(): value for name, value in headers.items()}
+    if (number := _number(fields.get("retry-after-ms"))) is not None:
+        return number / 1000
+    after = fields.get("retry-after", "")
+    if (number := _number(after)) is not None:
+        return number
     try:
         return max(0.0, parsedate_to_datetime(after).timestamp() - now)
     except (ValueError, TypeError, OverflowError):

@@ -40,9 +40,9 @@ class _Head(msgspec.Struct):
 
 
 class HostConnection(HttpConnection):
-    def __init__(self, users: AsUser, who: Identity, origin: str, seconds: float) -> None:
+    def __init__(self, users: AsUser, identity: Identity, origin: str, seconds: float) -> None:
         self._users = users
-        self._who = who
+        self._identity = identity
         self._origin = origin
         self._seconds = seconds
         self._scope = trio.CancelScope()
@@ -59,18 +59,18 @@ class HostConnection(HttpConnection):
         return False  # a host serves one exchange
 
     async def begin(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
-        asked = {"method": method, "url": self._origin + target, "headers": headers, "body": body.decode()}
-        data = msgspec.json.encode(asked | {"connect": self._seconds})
-        invocation = hostcalls.Invocation("exchange", None, str(self._who.uid), "model")
+        fields = {"method": method, "url": self._origin + target, "headers": headers, "body": body.decode()}
+        data = msgspec.json.encode(fields | {"connect": self._seconds})
+        invocation = hostcalls.Invocation("exchange", None, str(self._identity.uid), "model")
         request = hostcalls.CallRequest("", invocation, None, data, 0o077, {}, "/")
         assert self._users.calls
         self._users.calls.start_soon(self._ask, request)
-        said = b""
-        while b"\n" not in said:
-            said += (more := await self._next_piece(connected=False))
-            if not more or len(said) > MAX_HEAD:
+        answer = b""
+        while b"\n" not in answer:
+            answer += (piece := await self._next_piece(connected=False))
+            if not piece or len(answer) > MAX_HEAD:
                 raise Lost("the connection broke off", connected=False)
-        line, _, self._rest = said.partition(b"\n")
+        line, _, self._rest = answer.partition(b"\n")
         try:
             head = msgspec.json.decode(line, type=_Head)
         except UNREADABLE:
@@ -93,15 +93,15 @@ class HostConnection(HttpConnection):
         raise fault
 
     async def _ask(self, request: hostcalls.CallRequest) -> None:
-        async def heard(*frames: Frame) -> None:
+        async def pass_on(*frames: Frame) -> None:
             for frame in frames:
                 assert isinstance(frame, Delta)
                 await self._in.send(frame.text.encode("latin-1"))
 
-        call, pool = HostCall(_piece, heard, is_secret=True), self._users.pool
+        call, pool = HostCall(_piece, pass_on, is_secret=True), self._users.pool
         with self._scope, self._in:
             try:
-                await call.run(pool, partial(pool.acquire_for, PLUGIN, self._who), request, math.inf)
+                await call.run(pool, partial(pool.acquire_for, PLUGIN, self._identity), request, math.inf)
                 self._fault = call.fault
             except Fault as fault:
                 self._fault = fault

@@ -69,7 +69,7 @@ class HttpConnection:
         self._prefix = prefix
         self._own = own
         self._http = h11.Connection(h11.CLIENT)
-        self._ended = self._served = False
+        self._ended = self._has_served = False
         self.before_wait: Callable[[], None] | None = None  # called before each wait for more of an answer
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -84,39 +84,39 @@ class HttpConnection:
                 method=method, target=self._prefix + target, headers=[*(headers | self._own).items()]
             )
             events = (request, h11.Data(data=body), h11.EndOfMessage())
-            said = b"".join(self._http.send(event) or b"" for event in events)
+            data = b"".join(self._http.send(event) or b"" for event in events)
         except h11.LocalProtocolError:
             raise Lost("the request cannot be written as HTTP", connected=False, lasting=True) from None
         with suppress(trio.BrokenResourceError):  # a server may answer before it has read the whole request
-            await self._stream.send_all(said)
-        begun = await self._next(connected=False)
-        if not isinstance(begun, h11.Response):
+            await self._stream.send_all(data)
+        response = await self._next(connected=False)
+        if not isinstance(response, h11.Response):
             raise Lost(BROKE_OFF, connected=False)
-        self.status = begun.status_code
-        self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
+        self.status = response.status_code
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in response.headers}
 
     async def receive(self) -> bytes:
         """Returns all bytes of the answer that have arrived since the last call; none at its end."""
         if self._http.their_state in ENDED:
             return b""
         event = await self._next(connected=True)
-        came = bytearray()
+        data = bytearray()
         # A server makes a chunk of each event, and several may have arrived.
         while isinstance(event, h11.Data):
-            came += event.data
+            data += event.data
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError:
                 break  # `_next` raises it at the next call
-        return bytes(came)
+        return bytes(data)
 
     async def body(self, most: int, seconds: float) -> bytes:
         """Returns the part of the answer that arrives within `seconds`, up to `most` bytes."""
-        whole = b""
+        body = b""
         with trio.move_on_after(seconds), suppress(Lost):
-            while len(whole) < most and (data := await self.receive()):
-                whole += data
-        return whole[:most]
+            while len(body) < most and (data := await self.receive()):
+                body += data
+        return body[:most]
 
     async def _next(self, connected: bool) -> object:
         try:
@@ -131,7 +131,7 @@ class HttpConnection:
             if self._ended:
                 raise Lost(BROKE_OFF, connected) from None
             # On a connection that has served before, it may be the unread rest of an answer.
-            raise Lost("it does not speak HTTP", connected, lasting=not self._served) from None
+            raise Lost("it does not speak HTTP", connected, lasting=not self._has_served) from None
         except trio.BrokenResourceError:
             raise Lost(BROKE_OFF, connected) from None
 
@@ -162,12 +162,12 @@ class HttpConnection:
 
     def again(self) -> bool:
         """Prepare for another request. Returns False if the server left, or has sent unrequested bytes."""
-        looked = select.poll()
-        looked.register(self._plain.socket.fileno(), select.POLLIN)
-        if looked.poll(0) or self._http.trailing_data[0]:
+        poll = select.poll()
+        poll.register(self._plain.socket.fileno(), select.POLLIN)
+        if poll.poll(0) or self._http.trailing_data[0]:
             return False
         self._http.start_next_cycle()
-        self._served, self.before_wait = True, None
+        self._has_served, self.before_wait = True, None
         return True
 
 
@@ -193,9 +193,9 @@ async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
         return HttpConnection(plain, plain, prefix, proxies.authorization(to.proxy) if to.proxy else {})
     if to.proxy:
         await plain.send_all(proxies.tunnel(to.proxy, to.host, to.port))
-        said = b""
-        while (through := proxies.is_through(said)) is None and (some := await plain.receive_some(1 << 10)):
-            said += some
+        answer = b""
+        while (through := proxies.is_through(answer)) is None and (data := await plain.receive_some(1 << 10)):
+            answer += data
         if not through:
             raise OSError(proxies.REFUSAL)
     # A server may leave without the end of TLS: h11 knows if the answer was complete. A thread makes the
@@ -210,22 +210,22 @@ async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
 async def _plain(host: str, port: int) -> trio.SocketStream:
     if not networks.is_address(host):
         return await trio.open_tcp_stream(host, port)
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    connection = trio.socket.from_stdlib_socket(made)
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    connection = trio.socket.from_stdlib_socket(sock)
     try:
-        await _reach(made, (host, port))
+        await _reach(sock, (host, port))
         return trio.SocketStream(connection)
     except BaseException:
         connection.close()
         raise
 
 
-async def _reach(made: socket.socket, address: tuple[str, int]) -> None:
+async def _reach(sock: socket.socket, address: tuple[str, int]) -> None:
     """Connect as Trio does, but without a turn of the loop if possible. On the loopback a connection is
     nearly always ready at once, and the second call reports that."""
-    while (problem := made.connect_ex(address)) not in (0, errno.EISCONN):
+    while (problem := sock.connect_ex(address)) not in (0, errno.EISCONN):
         if problem == errno.EALREADY:
-            await trio.lowlevel.wait_writable(made)
+            await trio.lowlevel.wait_writable(sock)
         elif problem != errno.EINPROGRESS:
             raise OSError(problem, os.strerror(problem))
 

@@ -28,22 +28,22 @@ PAGE = 1000
 Get: TypeAlias = Callable[[str, dict[str, str]], web.WebAnswer]
 
 
-def got(url: str, headers: dict[str, str]) -> web.WebAnswer:
+def web_page(url: str, headers: dict[str, str]) -> web.WebAnswer:
     return web.get(url, headers, web.Bounds(MAX_BODY + 1, SECONDS, redirects=0))
 
 
-def models(name: str, provider: Provider, key: str, get: Get = got) -> list[ListedModel]:
+def models(name: str, provider: Provider, key: str, get: Get = web_page) -> list[ListedModel]:
     """Returns all models that a provider lists."""
     if provider.needs_key and not key:
         raise failures.no_key(name)
-    found: list[ListedModel] = []
+    rows: list[ListedModel] = []
     after = ""
     headers = {"Accept": "application/json"} | provider.headers | authorisation(key, provider.format)
     while True:
         page, after_next = decode(_body(name, key, partial(get, _address(provider, after), headers)))
-        found += page
-        if not after_next or after_next == after or not page or len(found) >= MAX_MODELS:
-            return found[:MAX_MODELS]
+        rows += page
+        if not after_next or after_next == after or not page or len(rows) >= MAX_MODELS:
+            return rows[:MAX_MODELS]
         after = after_next
 
 

@@ -85,11 +85,13 @@ class ProviderObjects(NamedTuple):
 
 
 def served(files: Providers, secrets: Secrets) -> ProviderObjects:
-    found = files.load()
-    made: list[Object] = []
-    for name, provider in found.providers.items():
+    provider_files = files.load()
+    objects: list[Object] = []
+    for name, provider in provider_files.providers.items():
         registered, has_key = files.since(name), provider.key is not None or secrets.has(name)
         for offer in files.offers(name, provider):
-            made.append(object_of(offer, provider, registered, has_key))
-    sources = {name: ModelSource.of(name, provider, secrets) for name, provider in found.providers.items()}
-    return ProviderObjects(made, sources, found.broken)
+            objects.append(object_of(offer, provider, registered, has_key))
+    sources = {
+        name: ModelSource.of(name, provider, secrets) for name, provider in provider_files.providers.items()
+    }
+    return ProviderObjects(objects, sources, provider_files.broken)

@@ -77,9 +77,9 @@ def posted(url: str, headers: dict[str, str], body: bytes) -> web.WebAnswer:
 
 def able(provider: Provider, key: str, found: Sequence[ListedModel], post: Post = posted) -> list[str]:
     """Returns the ids of models, listed or declared, that have called a tool."""
-    known = {each.id: each.cap for each in found}
-    every = dict.fromkeys((*provider.models, *known))
-    unknown = [id_ for id_ in every if known.get(id_, BASIC) == BASIC]
+    abilities = {each.id: each.cap for each in found}
+    every = dict.fromkeys((*provider.models, *abilities))
+    unknown = [id_ for id_ in every if abilities.get(id_, BASIC) == BASIC]
     if provider.tools or provider.format != _FORMAT or len(unknown) > MOST:
         return []
     return [id_ for id_ in unknown if _calls(provider, key, id_, post)]

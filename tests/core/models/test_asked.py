@@ -47,7 +47,7 @@ def test_text_in_every_shape_continues_the_session(value: Any) -> None:
 def test_messages_with_an_assistant_s_are_the_whole_conversation() -> None:
     value = {"messages": [USER, {"role": "assistant", "content": "x"}, USER]}
     whole = asked(value, HISTORY)
-    assert whole.whole
+    assert whole.is_complete
     assert whole.said == (HI, Turn("assistant", (PromptText("x"),)), HI)
 
 
@@ -79,7 +79,7 @@ def test_everything_that_an_input_may_say() -> None:
         schema={"type": "object"},
         parameters={"temperature": 0.5},
         effort="high",
-        whole=True,
+        is_complete=True,
     )
 
 
