@@ -37,26 +37,26 @@ RENAMED = {
 CACHED = {"type": "ephemeral"}
 
 
-def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-    asked = renamed(asked)
-    body: dict[str, Any] = {"model": model.id, "max_tokens": MAX_TOKENS, "messages": _messages(asked)}
-    if asked.system:
-        body["system"] = [{"type": "text", "text": asked.system, "cache_control": CACHED}]
-    if asked.tools:
+def request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
+    question = renamed(question)
+    body: dict[str, Any] = {"model": model.id, "max_tokens": MAX_TOKENS, "messages": _messages(question)}
+    if question.system:
+        body["system"] = [{"type": "text", "text": question.system, "cache_control": CACHED}]
+    if question.tools:
         body["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
-            for tool in asked.tools
+            for tool in question.tools
         ]
-    if asked.tool_choice:
-        body["tool_choice"] = _choice(asked.tool_choice)
+    if question.tool_choice:
+        body["tool_choice"] = _choice(question.tool_choice)
     output: dict[str, Any] = {}
-    if (effort := asked.effort or model.effort) != "auto":
+    if (effort := question.effort or model.effort) != "auto":
         output["effort"] = effort
-    if asked.schema is not None:
-        output["format"] = {"type": "json_schema", "schema": asked.schema}
+    if question.schema is not None:
+        output["format"] = {"type": "json_schema", "schema": question.schema}
     if output:
         body["output_config"] = output
-    return merged(body, replaced(model.default, RENAMED), replaced(asked.parameters, RENAMED))
+    return merged(body, replaced(model.default, RENAMED), replaced(question.parameters, RENAMED))
 
 
 def _choice(choice: str) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def _choice(choice: str) -> dict[str, Any]:
     return {"type": known[choice]} if choice in known else {"type": "tool", "name": choice}
 
 
-def _messages(asked: ModelInput) -> list[dict[str, Any]]:
+def _messages(question: ModelInput) -> list[dict[str, Any]]:
     """Returns messages in Anthropic's form: tools' answers are the user's, and roles take turns."""
-    turns = [("assistant" if said.role == "assistant" else "user", said) for said in asked.said]
+    turns = [("assistant" if prompt.role == "assistant" else "user", prompt) for prompt in question.said]
     messages = [
-        {"role": role, "content": [block for _, said in group for block in _blocks(said)]}
+        {"role": role, "content": [block for _, prompt in group for block in _blocks(prompt)]}
         for role, group in groupby(turns, key=lambda turn: turn[0])
     ]
     messages = [message for message in messages if message["content"]]
@@ -77,16 +77,16 @@ def _messages(asked: ModelInput) -> list[dict[str, Any]]:
     return messages
 
 
-def _blocks(said: PromptMessage) -> list[dict[str, Any]]:
-    if said.role == "tool":
-        answer: dict[str, Any] = {"type": "tool_result", "tool_use_id": said.call}
-        if blocks := [_part(part) for part in said.parts]:
+def _blocks(prompt: PromptMessage) -> list[dict[str, Any]]:
+    if prompt.role == "tool":
+        answer: dict[str, Any] = {"type": "tool_result", "tool_use_id": prompt.call}
+        if blocks := [_part(part) for part in prompt.parts]:
             answer["content"] = blocks
-        return [answer | ({"is_error": True} if said.is_error else {})]
-    called = [
-        {"type": "tool_use", "id": each.call, "name": each.name, "input": each.input} for each in said.calls
+        return [answer | ({"is_error": True} if prompt.is_error else {})]
+    calls = [
+        {"type": "tool_use", "id": each.call, "name": each.name, "input": each.input} for each in prompt.calls
     ]
-    return [_part(part) for part in said.parts] + called
+    return [_part(part) for part in prompt.parts] + calls
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -143,62 +143,62 @@ _events = msgspec.json.Decoder(_Event)
 class MessagesReader(FormatReader):
     """Reads one stream of events."""
 
-    def __init__(self, asked: ModelInput) -> None:
-        super().__init__(asked)
+    def __init__(self, question: ModelInput) -> None:
+        super().__init__(question)
         self._open: set[int | None] = set()
-        self._begun = False
+        self._is_begun = False
 
     def read(self, event: ServerEvent) -> list[Frame]:
-        said = decoded(_events, event)
-        if said.type == "error":
+        fields = decoded(_events, event)
+        if fields.type == "error":
             raise ProviderRefusal(event.data)
         if self.ended:
             return []
-        read = _READ.get(said.type)
-        return read(self, said) if read else []
+        reader = _READ.get(fields.type)
+        return reader(self, fields) if reader else []
 
-    def _start(self, said: _Event) -> list[Frame]:
-        if self._begun:
+    def _start(self, event: _Event) -> list[Frame]:
+        if self._is_begun:
             raise garbage()
-        self._begun = True
+        self._is_begun = True
         try:
-            self._count(msgspec.convert(said.message or {}, _Message).usage)
+            self._count(msgspec.convert(event.message or {}, _Message).usage)
         except msgspec.ValidationError:
             raise garbage() from None
         return []
 
-    def _begin(self, said: _Event) -> list[Frame]:
-        block = said.content_block
-        if block is None or said.index in self._open:
+    def _begin(self, event: _Event) -> list[Frame]:
+        block = event.content_block
+        if block is None or event.index in self._open:
             raise garbage()
-        self._open.add(said.index)
+        self._open.add(event.index)
         if block.type == "tool_use":
-            given = msgspec.json.encode(block.input).decode() if block.input else ""
-            self._call(said.index, block.id, block.name, given)
+            text = msgspec.json.encode(block.input).decode() if block.input else ""
+            self._call(event.index, block.id, block.name, text)
         return self._say(block.text)
 
-    def _delta(self, said: _Event) -> list[Frame]:
-        if said.delta is None or said.index not in self._open:
+    def _delta(self, event: _Event) -> list[Frame]:
+        if event.delta is None or event.index not in self._open:
             raise garbage()
-        if said.delta.thinking:
-            return self._think(said.delta.thinking)
-        if said.delta.partial_json and said.index in self._calls:
-            self._call(said.index, None, None, said.delta.partial_json)
-        return self._say(said.delta.text)
+        if event.delta.thinking:
+            return self._think(event.delta.thinking)
+        if event.delta.partial_json and event.index in self._calls:
+            self._call(event.index, None, None, event.delta.partial_json)
+        return self._say(event.delta.text)
 
-    def _end_block(self, said: _Event) -> list[Frame]:
-        if said.index not in self._open:
+    def _end_block(self, event: _Event) -> list[Frame]:
+        if event.index not in self._open:
             raise garbage()
-        self._open.discard(said.index)
-        return self._whole_calls() if said.index in self._calls else []
+        self._open.discard(event.index)
+        return self._whole_calls() if event.index in self._calls else []
 
-    def _about(self, said: _Event) -> list[Frame]:
-        self._count(said.usage)
-        if said.delta:
-            self._reason = said.delta.stop_reason or self._reason
+    def _about(self, event: _Event) -> list[Frame]:
+        self._count(event.usage)
+        if event.delta:
+            self._reason = event.delta.stop_reason or self._reason
         return []
 
-    def _stop(self, said: _Event) -> list[Frame]:
+    def _stop(self, event: _Event) -> list[Frame]:
         if self._open:
             raise BrokenStream
         self.ended = True

@@ -69,13 +69,15 @@ class BrokenStream(Fault):
 class FormatReader:
     """Reads one stream of events: the part that all formats share."""
 
-    def __init__(self, asked: ModelInput) -> None:
-        self._names = {theirs: ours for ours, theirs in sent(tool.name for tool in asked.tools).items()}
+    def __init__(self, question: ModelInput) -> None:
+        self._names = {
+            sent_name: name for name, sent_name in sent(tool.name for tool in question.tools).items()
+        }
         self._text: list[str] = []
         self._size = 0
         self._calls: dict[Any, _Call] = {}  # the newest call of each key
         self._all_calls: list[_Call] = []
-        self._said_calls = 0
+        self._call_count = 0
         self._input_tokens: int | None = None
         self._output_tokens: int | None = None
         self._reason = ""  # the provider's word for the end of the answer
@@ -98,13 +100,13 @@ class FormatReader:
         if self._reason in FILTERED:
             raise Fault("EPERM", f"the provider stopped the answer: {FILTERED[self._reason]}")
         frames = self._whole_calls()
-        if self._text or not self._said_calls:
+        if self._text or not self._call_count:
             frames.append(Message(role="assistant", content=[Text(self.text)]))
         if self._reason in ENDINGS:
             frames.append(Progress(message=ENDINGS[self._reason]))
         if self._input_tokens is not None or self._output_tokens is not None:
-            used = Usage(input_tokens=self._input_tokens or 0, output_tokens=self._output_tokens or 0)
-            frames.append(used)
+            usage = Usage(input_tokens=self._input_tokens or 0, output_tokens=self._output_tokens or 0)
+            frames.append(usage)
         return frames
 
     def _say(self, text: str | None) -> list[Frame]:
@@ -128,26 +130,26 @@ class FormatReader:
     def _call(self, key: Any, call: str | None, name: str | None, arguments: str | None) -> None:
         """Keep a piece of a tool call. Ids and names come whole, arguments in pieces. Several calls may share
         a key, one after the other."""
-        known = self._calls.get(key)
-        if known is None or known.is_another(call, name):
+        entry = self._calls.get(key)
+        if entry is None or entry.is_another(call, name):
             if len(self._all_calls) >= MAX_CALLS:
                 raise Fault("EREMOTEIO", f"the answer has over {MAX_CALLS} tool calls")
-            known = self._calls[key] = _Call()
-            self._all_calls.append(known)
-        known.call = known.call or call or ""
-        known.name = known.name or name or ""
-        known.arguments.append(arguments or "")
+            entry = self._calls[key] = _Call()
+            self._all_calls.append(entry)
+        entry.call = entry.call or call or ""
+        entry.name = entry.name or name or ""
+        entry.arguments.append(arguments or "")
         self._bound(len(arguments or ""))
 
     def _whole_calls(self) -> list[Frame]:
         """Returns the calls that are whole now and were not returned before, under our names."""
-        whole, self._all_calls, self._calls = self._all_calls, [], {}
+        calls, self._all_calls, self._calls = self._all_calls, [], {}
         frames: list[Frame] = []
-        for each in whole:
-            self._said_calls += 1
-            name = self._names.get(each.name, each.name) or UNNAMED
-            input_ = arguments("".join(each.arguments))
-            frames.append(ToolCall(call=each.call or f"call{self._said_calls}", name=name, input=input_))
+        for call in calls:
+            self._call_count += 1
+            name = self._names.get(call.name, call.name) or UNNAMED
+            input_ = arguments("".join(call.arguments))
+            frames.append(ToolCall(call=call.call or f"call{self._call_count}", name=name, input=input_))
         return frames
 
 
@@ -207,14 +209,14 @@ def _misfit(data: bytes, type_: Any) -> str:
 
 
 def garbage(why: str = "") -> Fault:
-    said = "its stream cannot be read: an event does not fit the format"
-    return Fault("EREMOTEIO", f"{said}: {why}" if why else said)
+    sentence = "its stream cannot be read: an event does not fit the format"
+    return Fault("EREMOTEIO", f"{sentence}: {why}" if why else sentence)
 
 
 def merged(*bodies: dict[str, Any]) -> dict[str, Any]:
     """Returns a request of these parts. Later parts replace fields of earlier ones; null removes a field."""
-    whole = {key: value for body in bodies for key, value in body.items()}
-    return {key: value for key, value in whole.items() if value is not None}
+    fields = {key: value for body in bodies for key, value in body.items()}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def replaced(parameters: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -229,37 +231,37 @@ _OUTSIDE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 def sent(names: Iterable[str]) -> dict[str, str]:
     """Returns a name to send for each name that is not valid for providers."""
-    each = list(dict.fromkeys(names))
-    taken = {name for name in each if _GOOD.fullmatch(name)}
-    found: dict[str, str] = {}
-    for name in each:
+    originals = list(dict.fromkeys(names))
+    used_names = {name for name in originals if _GOOD.fullmatch(name)}
+    replacements: dict[str, str] = {}
+    for name in originals:
         if not _GOOD.fullmatch(name):
-            found[name] = _free(_plain(name), taken)
-            taken.add(found[name])
-    return found
+            replacements[name] = _free(_plain(name), used_names)
+            used_names.add(replacements[name])
+    return replacements
 
 
 def _plain(name: str) -> str:
     return _OUTSIDE.sub("_", name)[:LONGEST] or "_"
 
 
-def _free(plain: str, taken: set[str]) -> str:
+def _free(plain: str, used_names: set[str]) -> str:
     ends = chain([""], (f"_{number}" for number in count(2)))
-    return next(name for end in ends if (name := plain[: LONGEST - len(end)] + end) not in taken)
+    return next(name for end in ends if (name := plain[: LONGEST - len(end)] + end) not in used_names)
 
 
-def renamed(asked: ModelInput) -> ModelInput:
+def renamed(question: ModelInput) -> ModelInput:
     """Returns the question with the names of tools that are sent."""
-    names = sent(tool.name for tool in asked.tools)
+    names = sent(tool.name for tool in question.tools)
     return replace(
-        asked,
-        tools=tuple(replace(tool, name=names.get(tool.name, tool.name)) for tool in asked.tools),
-        said=tuple(_said(said, names) for said in asked.said),
-        tool_choice=names.get(asked.tool_choice, asked.tool_choice),
+        question,
+        tools=tuple(replace(tool, name=names.get(tool.name, tool.name)) for tool in question.tools),
+        said=tuple(_message(message, names) for message in question.said),
+        tool_choice=names.get(question.tool_choice, question.tool_choice),
     )
 
 
-def _said(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
+def _message(message: PromptMessage, names: dict[str, str]) -> PromptMessage:
     """Returns a message with valid names in its calls. The tool of a past call may no longer be offered."""
-    calls = tuple(replace(call, name=names.get(call.name) or _plain(call.name)) for call in said.calls)
-    return replace(said, calls=calls) if calls else said
+    calls = tuple(replace(call, name=names.get(call.name) or _plain(call.name)) for call in message.calls)
+    return replace(message, calls=calls) if calls else message

@@ -29,28 +29,28 @@ from cortexfs.models.formats.format import (
 )
 
 
-def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-    asked = renamed(asked)
-    messages = [{"role": "system", "content": asked.system}] if asked.system else []
-    messages += [_message(said) for said in asked.said]
+def request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
+    question = renamed(question)
+    messages = [{"role": "system", "content": question.system}] if question.system else []
+    messages += [_message(prompt) for prompt in question.said]
     body: dict[str, Any] = {"model": model.id, "messages": messages}
-    if asked.tools:
+    if question.tools:
         body["tools"] = [
             {
                 "type": "function",
                 "function": {"name": t.name, "description": t.description, "parameters": t.schema},
             }
-            for t in asked.tools
+            for t in question.tools
         ]
-    if asked.tool_choice:
-        body["tool_choice"] = _choice(asked.tool_choice)
-    if asked.schema is not None:
-        named = {"name": "answer", "schema": asked.schema, "strict": is_strict(asked.schema)}
-        body["response_format"] = {"type": "json_schema", "json_schema": named}
-    if (effort := asked.effort or model.effort) != "auto":
+    if question.tool_choice:
+        body["tool_choice"] = _choice(question.tool_choice)
+    if question.schema is not None:
+        format_ = {"name": "answer", "schema": question.schema, "strict": is_strict(question.schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": format_}
+    if (effort := question.effort or model.effort) != "auto":
         body["reasoning_effort"] = effort
     body["stream_options"] = {"include_usage": True}
-    return merged(body, model.default, asked.parameters)
+    return merged(body, model.default, question.parameters)
 
 
 def _choice(choice: str) -> Any:
@@ -59,22 +59,22 @@ def _choice(choice: str) -> Any:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _message(said: PromptMessage) -> dict[str, Any]:
-    if said.role == "tool":
-        return {"role": "tool", "tool_call_id": said.call, "content": said.text}
-    message: dict[str, Any] = {"role": said.role}
-    if all(isinstance(part, PromptText) for part in said.parts):
-        message["content"] = said.text if said.parts or not said.calls else None
+def _message(prompt: PromptMessage) -> dict[str, Any]:
+    if prompt.role == "tool":
+        return {"role": "tool", "tool_call_id": prompt.call, "content": prompt.text}
+    message: dict[str, Any] = {"role": prompt.role}
+    if all(isinstance(part, PromptText) for part in prompt.parts):
+        message["content"] = prompt.text if prompt.parts or not prompt.calls else None
     else:
-        message["content"] = [_part(part) for part in said.parts]
-    if said.calls:
+        message["content"] = [_part(part) for part in prompt.parts]
+    if prompt.calls:
         message["tool_calls"] = [
             {
                 "id": each.call,
                 "type": "function",
                 "function": {"name": each.name, "arguments": written(each.input)},
             }
-            for each in said.calls
+            for each in prompt.calls
         ]
     return message
 
@@ -130,13 +130,13 @@ _chunks = msgspec.json.Decoder(_Chunk)
 class ChatReader(FormatReader):
     """Reads one stream of chunks."""
 
-    def __init__(self, asked: ModelInput) -> None:
-        super().__init__(asked)
-        self._done = False
+    def __init__(self, question: ModelInput) -> None:
+        super().__init__(question)
+        self._is_done = False
 
     def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
-            self._done = self.ended = True
+            self._is_done = self.ended = True
             return []
         chunk = decoded(_chunks, event)
         if chunk.error is not None or event.name == "error":
@@ -147,15 +147,15 @@ class ChatReader(FormatReader):
         elif chunk.choices is None:
             raise garbage()
         for choice in chunk.choices or ():
-            if choice.index == 0 and not self._done:
+            if choice.index == 0 and not self._is_done:
                 return self._choice(choice)
         return []
 
     def _choice(self, choice: _Choice) -> list[Frame]:
-        said: list[Frame] = []
+        frames: list[Frame] = []
         if delta := choice.delta or choice.message:
-            said += self._think(delta.reasoning_content or delta.reasoning)
-            said += self._say(delta.content or delta.refusal)
+            frames += self._think(delta.reasoning_content or delta.reasoning)
+            frames += self._say(delta.content or delta.refusal)
             for number, call in enumerate(delta.tool_calls or ()):
                 function = call.function or _Function()
                 key = number if call.index is None else call.index
@@ -163,8 +163,8 @@ class ChatReader(FormatReader):
         if choice.finish_reason:
             self._reason, self.ended = choice.finish_reason, True
         if choice.finish_reason == "tool_calls":
-            said += self._whole_calls()
-        return said
+            frames += self._whole_calls()
+        return frames
 
 
 FORMAT = Format(request, ChatReader)
@@ -173,8 +173,8 @@ FORMAT = Format(request, ChatReader)
 MOST = "high"  # the highest effort that Google takes
 
 
-def google_request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-    body = request(model, asked)
+def google_request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
+    body = request(model, question)
     if body.get("reasoning_effort") == "xhigh":
         body["reasoning_effort"] = MOST
     return body

@@ -31,13 +31,13 @@ from cortexfs.models.formats.format import (
 RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 
 
-def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-    asked = renamed(asked)
+def request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
+    question = renamed(question)
     body: dict[str, Any] = {"model": model.id, "store": False}
-    if asked.system:
-        body["instructions"] = asked.system
-    body["input"] = [item for said in asked.said for item in _items(said)]
-    if asked.tools:
+    if question.system:
+        body["instructions"] = question.system
+    body["input"] = [item for prompt in question.said for item in _items(prompt)]
+    if question.tools:
         body["tools"] = [
             {
                 "type": "function",
@@ -46,28 +46,30 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
                 "parameters": tool.schema,
                 "strict": False,
             }
-            for tool in asked.tools
+            for tool in question.tools
         ]
-    if asked.tool_choice:
-        plain = asked.tool_choice in ("auto", "none", "required")
-        body["tool_choice"] = asked.tool_choice if plain else {"type": "function", "name": asked.tool_choice}
-    if asked.schema is not None:
-        named = {"name": "answer", "schema": asked.schema, "strict": is_strict(asked.schema)}
-        body["text"] = {"format": {"type": "json_schema", **named}}
-    if (effort := asked.effort or model.effort) != "auto":
+    if question.tool_choice:
+        plain = question.tool_choice in ("auto", "none", "required")
+        body["tool_choice"] = (
+            question.tool_choice if plain else {"type": "function", "name": question.tool_choice}
+        )
+    if question.schema is not None:
+        format_ = {"name": "answer", "schema": question.schema, "strict": is_strict(question.schema)}
+        body["text"] = {"format": {"type": "json_schema", **format_}}
+    if (effort := question.effort or model.effort) != "auto":
         body["reasoning"] = {"effort": effort, "summary": "auto"}
-    return merged(body, replaced(model.default, RENAMED), replaced(asked.parameters, RENAMED))
+    return merged(body, replaced(model.default, RENAMED), replaced(question.parameters, RENAMED))
 
 
-def _items(said: PromptMessage) -> list[dict[str, Any]]:
-    if said.role == "tool":
-        return [{"type": "function_call_output", "call_id": said.call, "output": said.text}]
+def _items(prompt: PromptMessage) -> list[dict[str, Any]]:
+    if prompt.role == "tool":
+        return [{"type": "function_call_output", "call_id": prompt.call, "output": prompt.text}]
     items: list[dict[str, Any]] = []
-    if said.parts:
-        items.append({"role": said.role, "content": [_part(part, said.role) for part in said.parts]})
-    for each in said.calls:
-        named = {"call_id": each.call, "name": each.name, "arguments": written(each.input)}
-        items.append({"type": "function_call", **named})
+    if prompt.parts:
+        items.append({"role": prompt.role, "content": [_part(part, prompt.role) for part in prompt.parts]})
+    for each in prompt.calls:
+        call = {"call_id": each.call, "name": each.name, "arguments": written(each.input)}
+        items.append({"type": "function_call", **call})
     return items
 
 
@@ -121,27 +123,27 @@ _LAST = ("response.completed", "response.incomplete")
 class ResponsesReader(FormatReader):
     """Reads one stream of events."""
 
-    def __init__(self, asked: ModelInput) -> None:
-        super().__init__(asked)
+    def __init__(self, question: ModelInput) -> None:
+        super().__init__(question)
         self._number: int | None = None
 
     def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
             return []
-        said = decoded(_events, event)
-        if self.ended or self._is_repeated(said.sequence_number):
+        fields = decoded(_events, event)
+        if self.ended or self._is_repeated(fields.sequence_number):
             return []
-        if said.type in ("error", "response.failed"):
-            raise ProviderRefusal(_error(event.data, said))
-        if said.type in _TEXT and isinstance(said.delta, str):
-            return self._say(said.delta)
-        if said.type in _REASONING and isinstance(said.delta, str):
-            return self._think(said.delta)
-        if said.type == "response.output_item.done" and said.item and said.item.type == "function_call":
-            self._call(said.output_index, said.item.call_id, said.item.name, said.item.arguments)
+        if fields.type in ("error", "response.failed"):
+            raise ProviderRefusal(_error(event.data, fields))
+        if fields.type in _TEXT and isinstance(fields.delta, str):
+            return self._say(fields.delta)
+        if fields.type in _REASONING and isinstance(fields.delta, str):
+            return self._think(fields.delta)
+        if fields.type == "response.output_item.done" and fields.item and fields.item.type == "function_call":
+            self._call(fields.output_index, fields.item.call_id, fields.item.name, fields.item.arguments)
             return self._whole_calls()
-        if said.type in _LAST:
-            self._end(said.response or _Response())
+        if fields.type in _LAST:
+            self._end(fields.response or _Response())
         return []
 
     def _is_repeated(self, number: int | None) -> bool:
@@ -162,10 +164,10 @@ class ResponsesReader(FormatReader):
             self._reason = response.incomplete_details.reason or ""
 
 
-def _error(data: bytes, said: _Event) -> bytes:
+def _error(data: bytes, event: _Event) -> bytes:
     """Returns the error of a stream in the form of an error response's body."""
-    if said.response is not None and said.response.error is not None:
-        return msgspec.json.encode({"error": said.response.error})
+    if event.response is not None and event.response.error is not None:
+        return msgspec.json.encode({"error": event.response.error})
     return data
 
 
