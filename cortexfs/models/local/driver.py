@@ -42,13 +42,13 @@ REST = 0.025
 LOOK = 32  # characters between two searches for repetitions, of 80 µs each
 
 
-def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-    if asked.tools:
+def request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
+    if question.tools:
         raise Fault("EINVAL", f"{model.name} cannot call tools; its cap lists its abilities")
-    if any(isinstance(part, PromptMedia) for said in asked.said for part in said.parts):
+    if any(isinstance(part, PromptMedia) for prompt in question.said for part in prompt.parts):
         raise Fault("EINVAL", f"{model.name} reads text only; its cap lists its abilities")
-    body = openai_chat.request(model, asked)
-    if not {**model.default, **asked.parameters}.keys() & MOST:
+    body = openai_chat.request(model, question)
+    if not {**model.default, **question.parameters}.keys() & MOST:
         body["max_tokens"] = MAX_TOKENS
     return body
 
@@ -56,21 +56,21 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
 class LocalReader(openai_chat.ChatReader):
     """Reads one answer, until it goes in circles."""
 
-    def __init__(self, asked: ModelInput) -> None:
-        super().__init__(asked)
+    def __init__(self, question: ModelInput) -> None:
+        super().__init__(question)
         self._tail = ""
-        self._looked = 0
-        self._endless = bool(asked.parameters.get("ignore_eos"))  # the request wants no end
+        self._unchecked = 0
+        self._endless = bool(question.parameters.get("ignore_eos"))  # the request wants no end
 
     def _say(self, text: str | None) -> list[Frame]:
-        said = super()._say(text)
+        frames = super()._say(text)
         self._tail = (self._tail + (text or ""))[-TAIL:]
-        self._looked += len(text or "")
-        if self._looked >= LOOK:
-            self._looked = 0
+        self._unchecked += len(text or "")
+        if self._unchecked >= LOOK:
+            self._unchecked = 0
             if not self._endless and repeats(self._tail):
                 self._reason, self.ended, self.enough = REPEATS, True, True
-        return said
+        return frames
 
 
 def repeats(tail: str) -> bool:

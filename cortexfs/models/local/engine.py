@@ -93,9 +93,9 @@ class Engines:
         is cancelled, and the context raises a fault that names the cause."""
         process, broken = self._process(weights), False
         with process.used() as scope:
-            served = await process.loaded()
+            endpoint = await process.loaded()
             try:
-                yield served
+                yield endpoint
             except Fault as fault:
                 if fault.code not in DYING:
                     raise
@@ -109,13 +109,13 @@ class Engines:
 
     def _process(self, weights: Weights) -> _Process:
         """Returns the process of a file, and starts one if none can be used."""
-        found = self._by_file.get(weights.path)
-        if found is None or found.fault or found.weights.context != weights.context:
+        process = self._by_file.get(weights.path)
+        if process is None or process.fault or process.weights.context != weights.context:
             if self._nursery is None:
                 raise Fault("EHOSTDOWN", "the daemon is not ready to start engines; try again")
-            found = self._by_file[weights.path] = _Process(weights, self._terms, self._start)
-            self._nursery.start_soon(found.run)
-        return found
+            process = self._by_file[weights.path] = _Process(weights, self._terms, self._start)
+            self._nursery.start_soon(process.run)
+        return process
 
 
 class _Process:
@@ -126,11 +126,11 @@ class _Process:
         self._terms = terms
         self._start = start
         self._child: Child | None = None
-        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._users: set[trio.CancelScope] = set()
         self._idle_since = trio.current_time()
         self._ready = trio.Event()
-        self._served: Endpoint | None = None
+        self._endpoint: Endpoint | None = None
         self.ended = trio.Event()
         self.fault: Fault | None = None  # the cause, once the process cannot be used
 
@@ -151,9 +151,9 @@ class _Process:
 
     async def loaded(self) -> Endpoint:
         await self._ready.wait()
-        if self._served is None:
+        if self._endpoint is None:
             raise self.fault or self._fault("EHOSTDOWN", "ended")
-        return self._served
+        return self._endpoint
 
     async def run(self) -> None:
         """Run the process until it has ended, by itself or by us. Then cancel its users."""
@@ -164,9 +164,9 @@ class _Process:
             self._over(Fault("EHOSTDOWN", why))
             return
         self._child = child
-        ours = socket.socket(fileno=rights[0])
-        ours.setblocking(False)
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        sock = socket.socket(fileno=rights[0])
+        sock.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         async with stream as channel, trio.lowlevel.FdStream(rights[1]) as output:
             await self._serve(child, channel, output)
 
@@ -183,17 +183,17 @@ class _Process:
 
     async def _live(self, channel: trio.SocketStream) -> None:
         with trio.move_on_after(self._terms.load) as clock:
-            self._served = await self._load(channel)
+            self._endpoint = await self._load(channel)
         if clock.cancelled_caught:
             self._kill("EHOSTDOWN", f"did not load within {self._terms.load:g} s")
-        if self._served is None:
+        if self._endpoint is None:
             return
         self._idle_since = trio.current_time()
         self._ready.set()
         while True:
             await trio.sleep(min(self._terms.watch, self._terms.idle))
             if self._users:
-                await self._look(self._served)
+                await self._look(self._endpoint)
             elif trio.current_time() - self._idle_since >= self._terms.idle:
                 self._kill("EHOSTDOWN", "was ended, as no request needed it")
 
@@ -221,12 +221,12 @@ class _Process:
             return None
         return Endpoint(f"http://127.0.0.1:{answer.port}/v1", key, self._is_alive)
 
-    async def _look(self, served: Endpoint) -> None:
+    async def _look(self, endpoint: Endpoint) -> None:
         """Kill an engine that does not report its slots. The thread that computes the answers reports them,
         between two batches."""
         with trio.move_on_after(self._terms.silence) as clock:
             try:
-                await get(served, "/slots")
+                await get(endpoint, "/slots")
             except Lost as lost:
                 log.warning("the engine of %s did not report its slots: %s", self.weights.name, lost.why)
         if clock.cancelled_caught:
@@ -234,10 +234,10 @@ class _Process:
 
     async def _overhear(self, output: trio.abc.ReceiveStream) -> None:
         """Read all output of the engine. Lines after the load are not kept, as they may quote users."""
-        while said := await output.receive_some(MAX_SAID):
-            if self._served is None:
-                lines = [one_line(line) for line in said.decode(errors="replace").splitlines() if line]
-                self._said.extend(lines)
+        while data := await output.receive_some(MAX_SAID):
+            if self._endpoint is None:
+                lines = [one_line(line) for line in data.decode(errors="replace").splitlines() if line]
+                self._lines.extend(lines)
                 log.info("engine of %s: %s", self.weights.name, lines)
 
     def _is_alive(self) -> bool:
@@ -255,7 +255,7 @@ class _Process:
                 await child.ended.wait()
             if clock.cancelled_caught:
                 log.warning("the engine of %s was killed, and does not end", self.weights.name)
-        code = "EPROTO" if self._served else "EHOSTDOWN"
+        code = "EPROTO" if self._endpoint else "EHOSTDOWN"
         self._over(self._fault(code, self._ending(child.status)))
 
     def _over(self, fault: Fault) -> None:
@@ -267,7 +267,7 @@ class _Process:
             scope.cancel()
 
     def _ending(self, status: int | None) -> str:
-        last = f"; its last words: {self._said[-1]}" if self._said and self._served is None else ""
+        last = f"; its last words: {self._lines[-1]}" if self._lines and self._endpoint is None else ""
         if status is not None and status < 0:
             names = {number.value: number.name for number in signal.Signals}
             return f"was killed by {names.get(-status, f'signal {-status}')}{last}"

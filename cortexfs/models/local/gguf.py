@@ -51,8 +51,8 @@ def facts(path: Path, is_whole: bool = True) -> ModelFileFacts:
     with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
         for key, value in _Reader(file, path).pairs():
             pairs[key] = value
-            known = _CONTEXT.format(pairs.get("general.architecture"))
-            if not is_whole and key.startswith(_VOCABULARY) and known in pairs:
+            context_key = _CONTEXT.format(pairs.get("general.architecture"))
+            if not is_whole and key.startswith(_VOCABULARY) and context_key in pairs:
                 break
     if not (architecture := _text(pairs, "general.architecture")):
         raise Fault("EINVAL", f"{path} does not name the architecture of its model")
@@ -80,7 +80,7 @@ class _Reader:
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
         self._path = path
-        self._left = MAX_METADATA
+        self._budget = MAX_METADATA
         self._items = MAX_ITEMS
 
     def pairs(self) -> Iterator[tuple[str, object]]:
@@ -121,17 +121,17 @@ class _Reader:
 
     def _skip_texts(self, count: int) -> None:
         """Skip texts in a third of `_skip`'s time: a vocabulary has 100,000, and each start skips it."""
-        read, seek, left = self._file.read, self._file.seek, self._left
+        read, seek, budget = self._file.read, self._file.seek, self._budget
         for _ in range(count):
             data = read(_U64.size)
             if len(data) < _U64.size:
                 raise self._bad("ends in the middle of its metadata")
             length = int.from_bytes(data, "little")
-            left -= _U64.size + length
-            if left < 0:
+            budget -= _U64.size + length
+            if budget < 0:
                 break
             seek(length, 1)
-        self._left = left
+        self._budget = budget
         self._spend(0)
 
     def _words(self) -> str:
@@ -155,8 +155,8 @@ class _Reader:
         self._file.seek(length, 1)
 
     def _spend(self, length: int) -> None:
-        self._left -= length
-        if self._left < 0:
+        self._budget -= length
+        if self._budget < 0:
             raise self._bad(f"has more than {MAX_METADATA >> 20} MiB of metadata")
 
     def _bad(self, why: str) -> Fault:

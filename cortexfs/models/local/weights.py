@@ -118,31 +118,31 @@ CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
 
 def _facts(path: Path) -> gguf.ModelFileFacts:
     with suppress(OSError):  # the read below raises a better sentence
-        seen = path.stat()
-        return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
+        status = path.stat()
+        return _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns))
     return gguf.facts(path, is_whole=False)
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, seen: tuple[int, ...]) -> gguf.ModelFileFacts:
+def _read(path: Path, stamp: tuple[int, ...]) -> gguf.ModelFileFacts:
     """Returns a file's facts, cached until the file changes, as every reload calls this."""
     return gguf.facts(path, is_whole=False)
 
 
 def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
-    known, context, registered = None, most, 0.0
+    facts, context, registered = None, most, 0.0
     try:
         with suppress(FileNotFoundError):  # the carried model has no link
             believed.link(link)
-        known = _facts(path)
-        context = min(most, known.context or most)
+        facts = _facts(path)
+        context = min(most, facts.context or most)
         registered = path.stat().st_mtime
     except (Fault, OSError) as problem:
         why = problem.message if isinstance(problem, Fault) else str(problem)
     object_ = Object(
         class_="model",
         name=name,
-        description=_description(known, path),
+        description=_description(facts, path),
         origin=ORIGIN,
         status=f"broken: {why}" if why else "ready",
         registered=registered,
@@ -150,7 +150,7 @@ def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
             "id": path.name,
             "driver": DRIVER,
             "cap": "\n".join(CAP),
-            "limit": str(context) if known else "unknown",
+            "limit": str(context) if facts else "unknown",
             "default": SETTINGS.get(name, ""),
             "session": "socket",
         },
@@ -158,9 +158,9 @@ def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
     return Local(object_, Weights(name, path, context))
 
 
-def _description(known: gguf.ModelFileFacts | None, path: Path) -> str:
-    if known is None:
+def _description(facts: gguf.ModelFileFacts | None, path: Path) -> str:
+    if facts is None:
         return f"A model in {path.name}, run on this machine."
     title = path.name.removesuffix(SUFFIX)
-    license_ = f", license {known.license}" if known.license else ""
-    return f"{title} ({known.architecture}{license_}), run on this machine: no key, no network."
+    license_ = f", license {facts.license}" if facts.license else ""
+    return f"{title} ({facts.architecture}{license_}), run on this machine: no key, no network."
