@@ -67,14 +67,14 @@ class AbilityTable(msgspec.Struct, frozen=True):
     def _completed(self, offer: ProviderModel, says_little: bool) -> ProviderModel:
         """`says_little`: the provider's listings may name other abilities, but never that to call tools."""
         listed = offer.known
-        if (known := self.of(offer.provider, listed.id)) is None:
+        if (entry := self.of(offer.provider, listed.id)) is None:
             return offer
         cap = listed.cap
         if cap == BASIC:
-            cap = known.cap
+            cap = entry.cap
         elif says_little:
-            cap = tuple(dict.fromkeys((*cap, *known.cap)))
-        limit = listed.limit or known.limit
+            cap = tuple(dict.fromkeys((*cap, *entry.cap)))
+        limit = listed.limit or entry.limit
         return offer._replace(listed=replace(listed, limit=limit, cap=cap), is_known=True)
 
 
@@ -83,19 +83,19 @@ class KeptAbilities:
 
     def __init__(self, state: Path) -> None:
         self._path = state / FILE
-        self._seen: tuple[int, ...] = ()
+        self._stamp: tuple[int, ...] = ()
         self._table = AbilityTable()
 
     def table(self) -> AbilityTable:
         """Returns the table, or an empty table if the file cannot be read: a command can renew it."""
         try:
             stat = self._path.stat()
-            seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if seen != self._seen:
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if stamp != self._stamp:
                 self._table = msgspec.json.decode(believed.read(self._path, MAX_TABLE), type=AbilityTable)
-                self._seen = seen
+                self._stamp = stamp
         except (OSError, Fault, *UNREADABLE):
-            self._seen, self._table = (), AbilityTable()
+            self._stamp, self._table = (), AbilityTable()
         return self._table
 
     def keep(self, table: AbilityTable) -> None:
@@ -110,7 +110,7 @@ def read(data: bytes, source: str, time: float) -> AbilityTable:
         rows = {}
     if len(rows) > MAX_MODELS:
         raise Fault("EMSGSIZE", f"{source} has over {MAX_MODELS:,} models")
-    models = {name: known for name, row in rows.items() if len(name) <= MAX_ID and (known := _known(row))}
+    models = {name: model for name, row in rows.items() if len(name) <= MAX_ID and (model := _model(row))}
     if not models:
         raise Fault("EINVAL", f"{source} is neither litellm's list of models nor a wheel that contains it")
     return AbilityTable(source, time, models)
@@ -134,7 +134,7 @@ def _list_of(data: bytes) -> bytes:
     return b""
 
 
-def _known(row: Any) -> KnownModel | None:
+def _model(row: Any) -> KnownModel | None:
     mode = row.get("mode") if isinstance(row, dict) else None
     basic = _MODES.get(mode) if isinstance(mode, str) else None
     if basic is None:

@@ -85,8 +85,8 @@ class Providers:
         if path.exists():
             mend = f"edit {path}, or: ctx provider remove {name}"
             raise Fault("EEXIST", f"there is a provider {name!r} already; {mend}")
-        known = self.load().providers.values()
-        order = max((each.order for each in known), default=0) + 1
+        providers = self.load().providers.values()
+        order = max((each.order for each in providers), default=0) + 1
         self._put(path, files.encode(msgspec.structs.replace(provider, order=order)))
 
     def declare(self, name: str, model: DeclaredModel) -> None:

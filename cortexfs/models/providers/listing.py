@@ -97,12 +97,12 @@ def decode(body: bytes) -> tuple[list[ListedModel], str]:
 
 
 def _listed(row: Mapping[str, Any]) -> ListedModel | None:
-    given = row.get("id") or row.get("name")
-    if not isinstance(given, str) or not given.strip() or not given.isprintable() or len(given) > 512:
+    id_ = row.get("id") or row.get("name")
+    if not isinstance(id_, str) or not id_.strip() or not id_.isprintable() or len(id_) > 512:
         return None
     about = row.get("description") or row.get("display_name") or ""
     description = one_line(about)[:MAX_DESCRIPTION] if isinstance(about, str) else ""
-    return ListedModel(given.removeprefix("models/"), _limit(row), _cap(row), description)
+    return ListedModel(id_.removeprefix("models/"), _limit(row), _cap(row), description)
 
 
 def _limit(row: Mapping[str, Any]) -> int | None:
@@ -117,17 +117,17 @@ def _limit(row: Mapping[str, Any]) -> int | None:
 
 def _cap(row: Mapping[str, Any]) -> tuple[str, ...]:
     kind = row.get("type")
-    if kind in OTHERS or _given(row, "capabilities").get("completion_chat") is False:
+    if kind in OTHERS or _section(row, "capabilities").get("completion_chat") is False:
         return ("rerank",) if kind == "rerank" else ("embedding",) if "embed" in str(row) else ()
-    told = set(_true(_given(row, "capabilities")))
-    for source, key in ((row, "supported_parameters"), (_given(row, "architecture"), "input_modalities")):
-        told |= {word for word in _list(source.get(key)) if isinstance(word, str)}
-    told |= {word for word in _list(row.get("capabilities")) if isinstance(word, str)}
-    words = [word for name, word in ABILITIES.items() if name in told]
+    abilities = set(_true(_section(row, "capabilities")))
+    for source, key in ((row, "supported_parameters"), (_section(row, "architecture"), "input_modalities")):
+        abilities |= {word for word in _list(source.get(key)) if isinstance(word, str)}
+    abilities |= {word for word in _list(row.get("capabilities")) if isinstance(word, str)}
+    words = [word for name, word in ABILITIES.items() if name in abilities]
     return tuple(dict.fromkeys((*BASIC, *words)))
 
 
-def _given(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _section(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = row.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -212,9 +212,9 @@ def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
     """Returns the abilities of a model from the provider's file, or else from its listing and the table."""
     if offer.declared.cap is not None:
         return offer.declared.cap
-    told = offer.known.cap or BASIC
-    added = provider.tools and not offer.is_known and "chat" in told and NATIVE not in told
-    return (*told, NATIVE) if added else told
+    abilities = offer.known.cap or BASIC
+    added = provider.tools and not offer.is_known and "chat" in abilities and NATIVE not in abilities
+    return (*abilities, NATIVE) if added else abilities
 
 
 def resolved(offers_: Iterable[ProviderModel], name: str) -> ProviderModel:

@@ -180,14 +180,16 @@ def check_base_url(url: str) -> str:
 def encode(provider: Provider) -> bytes:
     """Returns the text of a provider's file. Fields with their default are left out."""
     plain = msgspec.structs.replace(provider, model=())
-    given = {field.name: getattr(plain, field.name) for field in msgspec.structs.fields(Provider)}
-    changed = {key: value for key, value in given.items() if value != getattr(_UNSAID, key)}
+    fields = {field.name: getattr(plain, field.name) for field in msgspec.structs.fields(Provider)}
+    changed = {key: value for key, value in fields.items() if value != getattr(_UNSAID, key)}
     text = "\n".join(tomltext.lines(msgspec.to_builtins(changed))) + "\n"
     return (text + "".join(declaration(each) for each in provider.model)).encode()
 
 
 def declaration(model: DeclaredModel) -> str:
     """Returns a [[model]] table, which can be appended to each provider's file."""
-    given = {key: value for key, value in msgspec.to_builtins(model).items() if value}
-    lines = tomltext.lines({key: value for key, value in given.items() if (key, value) != ("effort", "auto")})
+    fields = {key: value for key, value in msgspec.to_builtins(model).items() if value}
+    lines = tomltext.lines(
+        {key: value for key, value in fields.items() if (key, value) != ("effort", "auto")}
+    )
     return "\n".join(["", "[[model]]", *lines]) + "\n"

@@ -35,7 +35,7 @@ async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns the output and status of the command."""
     import trio  # imported here, as most commands that only name a key do not need it
 
-    done = await trio.run_process(
+    result = await trio.run_process(
         command,
         capture_stdout=True,
         capture_stderr=True,
@@ -43,7 +43,7 @@ async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
         stdin=b"",
         env=needed(os.environ),
     )
-    return done.stdout, done.returncode
+    return result.stdout, result.returncode
 
 
 class Secrets:
@@ -86,15 +86,15 @@ class Secrets:
             (folder / names.check(name)).unlink(missing_ok=True)
 
 
-def checked(data: bytes, what: str, *, words: bool = False) -> str:
+def checked(data: bytes, title: str, *, words: bool = False) -> str:
     """Returns a key as text, of one word or, with `words`, of several. An EINVAL never shows a bad key."""
     text = data.decode("latin-1").strip("\r\n \t")
     if not text:
-        raise Fault("EINVAL", f"{what} is empty")
+        raise Fault("EINVAL", f"{title} is empty")
     if len(text) > (most := MAX_WORDS if words else MAX_KEY):
-        raise Fault("EINVAL", f"{what} is longer than {most} characters")
+        raise Fault("EINVAL", f"{title} is longer than {most} characters")
     if not text.isascii() or not text.isprintable() or (" " in text and not words):
-        raise Fault("EINVAL", f"{what} is not one {'line' if words else 'word'} of visible ASCII characters")
+        raise Fault("EINVAL", f"{title} is not one {'line' if words else 'word'} of visible ASCII characters")
     return text
 
 
@@ -109,17 +109,17 @@ async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> st
     """Returns the first line of the command's output. Its standard error is dropped."""
     import trio  # as above
 
-    what = f"the command for the key of {provider} ({command[0]})"
+    title = f"the command for the key of {provider} ({command[0]})"
     try:
         with trio.fail_after(COMMAND_SECONDS):
-            said, status = await run(provider, command)
+            output, status = await run(provider, command)
     except (trio.TooSlowError, TimeoutError):
-        raise Fault("EACCES", f"{what} took over {COMMAND_SECONDS:g} s") from None
+        raise Fault("EACCES", f"{title} took over {COMMAND_SECONDS:g} s") from None
     except OSError as problem:
-        raise Fault("EACCES", f"{what} cannot be run: {problem.strerror}") from None
+        raise Fault("EACCES", f"{title} cannot be run: {problem.strerror}") from None
     if status:
-        raise Fault("EACCES", f"{what} failed with status {status}")
-    return checked(said.partition(b"\n")[0], f"the output of {command[0]}")
+        raise Fault("EACCES", f"{title} failed with status {status}")
+    return checked(output.partition(b"\n")[0], f"the output of {command[0]}")
 
 
 async def key_of(provider: str, reference: KeySource | None, secrets: Secrets) -> str:
