@@ -136,7 +136,7 @@ def parse(text: str) -> list[AnyStep]:
     value = _list(text)
     if len(value) > MAX_STEPS:
         raise Fault("EINVAL", f"the script has {len(value)} steps, over the limit of {MAX_STEPS}")
-    steps = [_step(given, f"step {number}") for number, given in enumerate(value, 1)]
+    steps = [_step(fields, f"step {number}") for number, fields in enumerate(value, 1)]
     bursts = [step for step in steps if isinstance(step, Burst)]
     if sum(step.burst for step in bursts) > MAX_BURST:
         raise Fault("EINVAL", f"the bursts are over {MAX_BURST} deltas together")
@@ -165,16 +165,16 @@ def _list(text: str) -> list[Any]:
     return value
 
 
-def _step(given: Any, where: str) -> AnyStep:
-    if not isinstance(given, dict):
-        raise Fault("EINVAL", f"{where}: expected an object, got {jsontext.type_name(given)}")
-    kinds = [key for key in given if key in STEPS]
+def _step(fields: Any, where: str) -> AnyStep:
+    if not isinstance(fields, dict):
+        raise Fault("EINVAL", f"{where}: expected an object, got {jsontext.type_name(fields)}")
+    kinds = [key for key in fields if key in STEPS]
     if len(kinds) != 1:
         raise Fault(
-            "EINVAL", f"{where}: expected one of {', '.join(STEPS)}; got {jsontext.shown(list(given))}"
+            "EINVAL", f"{where}: expected one of {', '.join(STEPS)}; got {jsontext.shown(list(fields))}"
         )
     try:
-        step: AnyStep = jsontext.converted(given, STEPS[kinds[0]])
+        step: AnyStep = jsontext.converted(fields, STEPS[kinds[0]])
     except Fault as fault:
         raise Fault("EINVAL", jsontext.clipped(f"{where}: {fault.message}")) from None
     _check(step, where)
@@ -226,9 +226,9 @@ async def script(turn: Turn) -> None:
     await play.end(words)
 
 
-def _answers(given: Input) -> int:
+def _answers(value: Input) -> int:
     """Returns how many answers follow the user's newest message: an agent's model answers after each call."""
-    messages = given.get("messages") if isinstance(given, dict) else None
+    messages = value.get("messages") if isinstance(value, dict) else None
     roles = [each.get("role") for each in messages or () if isinstance(each, dict)]
     since = roles[len(roles) - roles[::-1].index("user") :] if "user" in roles else roles
     return since.count("assistant")
@@ -244,8 +244,8 @@ def text_of(value: Input) -> str:
         return value
     if "messages" in value or "content" in value:
         return "".join(part.text for part in said(value))
-    held = value.get("input", value.get("task", ""))
-    return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+    text = value.get("input", value.get("task", ""))
+    return text if isinstance(text, str) else msgspec.json.encode(text).decode()
 
 
 class _Play:
@@ -253,7 +253,7 @@ class _Play:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._kept: list[str] = []
+        self._texts: list[str] = []
         self._size = 0
         self._words = 0
         self._concluded = self._counted = False
@@ -261,7 +261,7 @@ class _Play:
     async def end(self, words: int) -> None:
         """Send the message and the usage, except where a step has sent them."""
         if self._size and self._size <= MAX_KEPT and not self._concluded:
-            await self._turn.say(_message("".join(self._kept)))
+            await self._turn.say(_message("".join(self._texts)))
         if not self._counted:
             await self._turn.say(Usage(input_tokens=words, output_tokens=self._words))
 
@@ -269,9 +269,9 @@ class _Play:
         self._size += len(text) * times
         self._words += _count(text) * times
         if self._size <= MAX_KEPT:
-            self._kept.append(text * times)
+            self._texts.append(text * times)
         else:
-            self._kept.clear()
+            self._texts.clear()
 
     async def play(self, number: int, step: AnyStep) -> None:
         match step:
@@ -289,11 +289,11 @@ class _Play:
                 await trio.sleep_forever()
             case Fail(error=why):
                 raise Fault(why.code, why.message)
-            case Ask(approval=asked):
-                fields = asdict(asked) | {"call": asked.call or f"call{number}"}
-                told = _told(await self._turn.ask(Approval(**fields)))
-                self._keep(told)
-                await self._turn.say(Delta(text=told))
+            case Ask(approval=question):
+                fields = asdict(question) | {"call": question.call or f"call{number}"}
+                answer = _verdict_text(await self._turn.ask(Approval(**fields)))
+                self._keep(answer)
+                await self._turn.say(Delta(text=answer))
             case CallStep() | ResultStep() | Tell() | Conclude() | Count():
                 self._concluded |= isinstance(step, Conclude)
                 self._counted |= isinstance(step, Count)
@@ -302,10 +302,10 @@ class _Play:
 
 def _frame(number: int, step: CallStep | ResultStep | Tell | Conclude | Count) -> Frame:
     match step:
-        case CallStep(tool_call=asked):
-            return ToolCall(call=asked.call or f"call{number}", name=asked.name, input=asked.input)
-        case ResultStep(tool_result=gave):
-            return ToolResult(**asdict(gave))
+        case CallStep(tool_call=call):
+            return ToolCall(call=call.call or f"call{number}", name=call.name, input=call.input)
+        case ResultStep(tool_result=result):
+            return ToolResult(**asdict(result))
         case Tell(progress=text):
             return Progress(message=text)
         case Conclude(message=text):
@@ -314,9 +314,9 @@ def _frame(number: int, step: CallStep | ResultStep | Tell | Conclude | Count) -
             return Usage(**asdict(counted))
 
 
-def _told(verdict: Verdict) -> str:
-    given = "" if verdict.input is None else f" {msgspec.json.encode(verdict.input).decode()}"
-    return verdict.decision + given
+def _verdict_text(verdict: Verdict) -> str:
+    input_ = "" if verdict.input is None else f" {msgspec.json.encode(verdict.input).decode()}"
+    return verdict.decision + input_
 
 
 def _message(text: str) -> Message:

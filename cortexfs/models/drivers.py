@@ -47,7 +47,7 @@ Maker: TypeAlias = Callable[[Object], Driver | None]
 log = logging.getLogger("cortexfs")
 
 
-def named(control: str, use: str) -> list[str]:
+def driver_names(control: str, use: str) -> list[str]:
     """Returns the names that the text of `.d/driver` has for a use (exec, socket, agent), by priority."""
     rows = [line.partition("=") for line in control.split("\n") if line]
     by_use = {key: value for key, equals, value in rows if equals}
@@ -70,7 +70,7 @@ class Drivers:
         makers: Mapping[str, Maker] | None = None,
         terms: RetryTerms | None = None,
         heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
-        as_user: Callable[[Identity], Clients] = lambda who: Clients(),
+        as_user: Callable[[Identity], Clients] = lambda identity: Clients(),
         metered: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
@@ -79,7 +79,7 @@ class Drivers:
         self._control = control
         self._makers = makers or {}
         self._terms = terms or RetryTerms()
-        self._heard = heard  # wraps a driver to pass its answers to observers
+        self._observe = heard  # wraps a driver to pass its answers to observers
         self._metered = metered  # wraps a driver that uses tokens with a meter
         self._sources: Mapping[str, ModelSource] = {}
         self.own: Mapping[tuple[int, str], ModelSource] = {}  # users' own, by uid and name
@@ -105,23 +105,23 @@ class Drivers:
         """Returns the driver of an object now, followed by the drivers of the models in its `.d/fallback`."""
         if object_.class_ == "agent":
             return self.agent(object_) if object_.plugin is None else self.remote_agent(object_)
-        first = self._one(object_, use)
+        first = self._model_driver(object_, use)
         fallback = self._control(object_, "fallback")
         listed = [line for _, line in value_formats.rules(fallback)] if fallback else []
         behind = [name for name in listed if name != object_.name]
         return partial(self._chain, object_, first, behind, use) if behind else first
 
-    def _one(self, object_: Object, use: str) -> Driver:
+    def _model_driver(self, object_: Object, use: str) -> Driver:
         """Returns the driver that answers for a model. Raises EHOSTDOWN if no name of its control has one."""
-        names = named(self._control(object_, "driver"), use)
+        names = driver_names(self._control(object_, "driver"), use)
         for name in names:
             if driver := self._by_name(object_, name):
-                return self._heard(object_, driver)
+                return self._observe(object_, driver)
         lacking = f"there is no driver {' or '.join(names)}" if names else f"it names no driver for {use}"
         if any(name in FORMATS for name in names):
             lacking = "no provider serves it"
-        known = [name for name in (*DRIVERS, *FORMATS, *self._makers) if self._by_name(object_, name)]
-        mend = f"write one of {', '.join(known)} into its .d/driver, or remove that file"
+        choices = [name for name in (*DRIVERS, *FORMATS, *self._makers) if self._by_name(object_, name)]
+        mend = f"write one of {', '.join(choices)} into its .d/driver, or remove that file"
         raise Fault("EHOSTDOWN", f"{object_.name} cannot answer: {lacking}; {mend}")
 
     def _by_name(self, object_: Object, name: str) -> Driver | None:
@@ -150,14 +150,14 @@ class Drivers:
     async def _chain(self, object_: Object, first: Driver, behind: list[str], use: str, turn: Turn) -> None:
         """Ask one model after the other, until a part of an answer was sent. Each hop is reported."""
         name, driver = object_.name, first
-        for each in behind:
+        for fallback in behind:
             try:
                 await driver(turn)
                 return
             except NoAnswer as fault:
                 why = fault.message
-            await turn.say(Progress(message=f"{why}; asking {each} instead of {name}"))
-            name, driver = each, self._behind(object_.home, each, use)
+            await turn.say(Progress(message=f"{why}; asking {fallback} instead of {name}"))
+            name, driver = fallback, self._behind(object_.home, fallback, use)
         await driver(turn)
 
     def _behind(self, home: int | None, name: str, use: str) -> Driver:
@@ -168,7 +168,7 @@ class Drivers:
         why = f"there is no model {name}"
         if object_ is not None:
             try:
-                return self._one(object_, use)
+                return self._model_driver(object_, use)
             except Fault as fault:
                 why = fault.message
 

@@ -50,10 +50,10 @@ class Meter:
             is_cut = False
             raise
         finally:
-            used = metered.used(is_cut)
-            if used.input_tokens or used.output_tokens:
+            usage = metered.usage(is_cut)
+            if usage.input_tokens or usage.output_tokens:
                 with trio.CancelScope(shield=True):
-                    await self._count(turn, object_.name, used)
+                    await self._count(turn, object_.name, usage)
 
     async def _admit(self, uid: int, model: str) -> None:
         try:
@@ -61,10 +61,10 @@ class Meter:
         except Fault as fault:  # a fallback that costs nothing may answer
             raise NoAnswer(fault.code, fault.message) from None
 
-    async def _count(self, turn: Turn, model: str, used: Usage) -> None:
+    async def _count(self, turn: Turn, model: str, usage: Usage) -> None:
         label = turn.who.identity.label.rpartition(" ")[2]
         agent = label.rpartition("/")[2] if "agent/" in label else ""
-        tokens = used.input_tokens, used.output_tokens
+        tokens = usage.input_tokens, usage.output_tokens
         money = self._prices.cost(model, *tokens) or 0
         await self._ledger.add(turn.uid, UsageLine(_today(), model, agent, 1, *tokens, money))
 
@@ -75,39 +75,39 @@ class _MeteredTurn:
     def __init__(self, turn: Turn, model: str) -> None:
         self._turn = turn
         self._model = model
-        self._used: Usage | None = None
-        self._asked = 0  # bytes of history
-        self._said = 0  # characters of the answer
+        self._usage: Usage | None = None
+        self._history_size = 0  # bytes of history
+        self._answer_size = 0  # characters of the answer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._turn, name)
 
     async def history(self, room: int) -> list[Message]:
-        found = await self._turn.history(room)
-        self._asked = sum(len(part.text) for each in found for part in each.content)
-        return found
+        messages = await self._turn.history(room)
+        self._history_size = sum(len(part.text) for each in messages for part in each.content)
+        return messages
 
-    async def say(self, *said: Frame) -> None:
-        await self._turn.say(*map(self._heard, said))
+    async def say(self, *frames: Frame) -> None:
+        await self._turn.say(*map(self._metered_frame, frames))
 
-    def _heard(self, frame: Frame) -> Frame:
+    def _metered_frame(self, frame: Frame) -> Frame:
         if isinstance(frame, Delta):
-            self._said += len(frame.text)
+            self._answer_size += len(frame.text)
         elif isinstance(frame, Usage):
-            before = self._used or Usage(input_tokens=0, output_tokens=0)
-            self._used = Usage(
+            before = self._usage or Usage(input_tokens=0, output_tokens=0)
+            self._usage = Usage(
                 input_tokens=before.input_tokens + bounded(frame.input_tokens),
                 output_tokens=before.output_tokens + bounded(frame.output_tokens),
             )
             return msgspec.structs.replace(frame, model=self._model)
         return frame
 
-    def used(self, is_cut: bool) -> Usage:
+    def usage(self, is_cut: bool) -> Usage:
         """Returns the tokens of the answer as the driver reported them, or else a guess."""
-        if self._used or not (self._said or is_cut):
-            return self._used or Usage(input_tokens=0, output_tokens=0)
-        asked = self._asked + len(msgspec.json.encode(self._turn.input))
-        return Usage(input_tokens=-(-asked // BYTES), output_tokens=-(-self._said // BYTES))
+        if self._usage or not (self._answer_size or is_cut):
+            return self._usage or Usage(input_tokens=0, output_tokens=0)
+        size = self._history_size + len(msgspec.json.encode(self._turn.input))
+        return Usage(input_tokens=-(-size // BYTES), output_tokens=-(-self._answer_size // BYTES))
 
 
 def _today() -> str:

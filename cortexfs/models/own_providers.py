@@ -70,7 +70,7 @@ class _Kept(NamedTuple):
 
     providers: Providers
     secrets: Secrets
-    who: Identity
+    identity: Identity
 
 
 class OwnProviders:
@@ -78,14 +78,14 @@ class OwnProviders:
         self,
         state: Path,
         as_user: AsUser,
-        taken: Callable[[str], bool],
+        is_taken: Callable[[str], bool],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        """`taken` tells if everybody's providers have a name; `changed` has the tree call `load` again."""
+        """`is_taken` tells if everybody's providers have a name; `changed` has the tree call `load` again."""
         self._folder = state / FOLDER
         self._abilities = KeptAbilities(state)  # of the whole mount
         self._as_user = as_user
-        self._taken = taken
+        self._is_taken = is_taken
         self._changed = changed
         self._busy: set[int] = set()
         self._asking = trio.CapacityLimiter(AT_ONCE)
@@ -95,14 +95,14 @@ class OwnProviders:
         objects: dict[Key, Object] = {}
         sources: dict[tuple[int, str], ModelSource] = {}
         for uid in self._users():
-            found = served(*self._of(uid))
-            mine: dict[Key, Object] = {}
-            for one in found.objects:
-                if len(mine) < MAX_MODELS and len(objects) + len(mine) < MAX_IN_TREE:
-                    own = _own(one, uid)
-                    mine.setdefault(own.key, own)
-            objects |= mine
-            sources |= {(uid, name): source for name, source in found.sources.items()}
+            result = served(*self._of(uid))
+            models: dict[Key, Object] = {}
+            for object_ in result.objects:
+                if len(models) < MAX_MODELS and len(objects) + len(models) < MAX_IN_TREE:
+                    own = _own(object_, uid)
+                    models.setdefault(own.key, own)
+            objects |= models
+            sources |= {(uid, name): source for name, source in result.sources.items()}
         return OwnModels(objects, sources)
 
     def _users(self) -> list[int]:
@@ -117,92 +117,92 @@ class OwnProviders:
 
     async def answer(self, turn: Turn) -> None:
         """The driver of `.own`."""
-        who = turn.who.identity
-        if os.geteuid() or not who.uid:
+        identity = turn.who.identity
+        if os.geteuid() or not identity.uid:
             raise Fault("EINVAL", "here providers are in the configuration of the mount; see: ctx provider")
-        self._as_user.clients(who)  # raises at once for a caller in a container
-        given = turn.input["input"] if isinstance(turn.input, dict) else None
-        asked = jsontext.converted(given, OwnRequest)
-        if who.uid in self._busy:
+        self._as_user.clients(identity)  # raises at once for a caller in a container
+        value = turn.input["input"] if isinstance(turn.input, dict) else None
+        request = jsontext.converted(value, OwnRequest)
+        if identity.uid in self._busy:
             raise Fault("EAGAIN", "another command of yours changes your providers; try again")
-        self._busy.add(who.uid)
+        self._busy.add(identity.uid)
         try:
-            said = await _DO[asked.do](self, asked, _Kept(*self._of(who.uid), who))
+            output = await _DO[request.do](self, request, _Kept(*self._of(identity.uid), identity))
         finally:
-            self._busy.discard(who.uid)
-        await turn.say(Message(role="assistant", content=[Text(msgspec.json.encode(said).decode())]))
+            self._busy.discard(identity.uid)
+        await turn.say(Message(role="assistant", content=[Text(msgspec.json.encode(output).decode())]))
 
     # The requests of users.
 
-    async def _add(self, asked: OwnRequest, kept: _Kept) -> Any:
-        name, provider = check_name(asked.name), asked.provider
+    async def _add(self, request: OwnRequest, stores: _Kept) -> Any:
+        name, provider = check_name(request.name), request.provider
         if provider is None or provider.key is not None:
             why = "root's daemon cannot read your variables or run your commands"
             raise Fault("EINVAL", f"type or pipe your key: {why}")
-        if self._taken(name):
+        if self._is_taken(name):
             why = f"model/{name} is a provider of the whole mount, and your sessions would mix with its own"
             raise Fault("EEXIST", f"{why}; choose another name, and add --vendor for a known vendor")
         data = files.encode(provider)
-        if len(data) > MAX_FILE or len(kept.providers.load().providers) >= MAX_PROVIDERS:
+        if len(data) > MAX_FILE or len(stores.providers.load().providers) >= MAX_PROVIDERS:
             raise Fault("EDQUOT", f"you may have {MAX_PROVIDERS} providers, each of {MAX_FILE >> 10} KiB")
         provider = files.decode(data, "the provider")
-        key = checked(asked.key.encode(), "the key") if asked.key else ""
-        await trio.to_thread.run_sync(kept.providers.add, name, provider)
+        key = checked(request.key.encode(), "the key") if request.key else ""
+        await trio.to_thread.run_sync(stores.providers.add, name, provider)
         if key:
-            await trio.to_thread.run_sync(kept.secrets.set, name, key.encode())
-        return await self._refreshed(name, provider, kept)
+            await trio.to_thread.run_sync(stores.secrets.set, name, key.encode())
+        return await self._refreshed(name, provider, stores)
 
-    async def _secret(self, asked: OwnRequest, kept: _Kept) -> Any:
-        provider = kept.providers.read(asked.name)
-        await trio.to_thread.run_sync(kept.secrets.set, asked.name, asked.key.encode())
-        return await self._refreshed(asked.name, provider, kept)
+    async def _secret(self, request: OwnRequest, stores: _Kept) -> Any:
+        provider = stores.providers.read(request.name)
+        await trio.to_thread.run_sync(stores.secrets.set, request.name, request.key.encode())
+        return await self._refreshed(request.name, provider, stores)
 
-    async def _refreshed(self, name: str, provider: Provider, kept: _Kept) -> str:
+    async def _refreshed(self, name: str, provider: Provider, stores: _Kept) -> str:
         """Returns a sentence about the provider's models, even if the provider does not answer now."""
-        said = f"{len(provider.models) + len(provider.model)} models declared"
+        sentence = f"{len(provider.models) + len(provider.model)} models declared"
         try:
             if provider.listed:
-                said = f"{len(await self._listed(name, provider, kept))} models listed"
+                sentence = f"{len(await self._listed(name, provider, stores))} models listed"
         except Fault as fault:
             mend = f"ask again with: ctx provider models {name} --refresh"
-            said = f"its models are not listed yet: {fault.message}; {mend}"
+            sentence = f"its models are not listed yet: {fault.message}; {mend}"
         await self._changed()
-        return said
+        return sentence
 
-    async def _remove(self, asked: OwnRequest, kept: _Kept) -> Any:
-        await trio.to_thread.run_sync(kept.providers.remove, names.check(asked.name))
-        await trio.to_thread.run_sync(kept.secrets.remove, asked.name)
+    async def _remove(self, request: OwnRequest, stores: _Kept) -> Any:
+        await trio.to_thread.run_sync(stores.providers.remove, names.check(request.name))
+        await trio.to_thread.run_sync(stores.secrets.remove, request.name)
         await self._changed()
         return "removed"
 
-    async def _models(self, asked: OwnRequest, kept: _Kept) -> Any:
-        provider = kept.providers.read(asked.name)
-        if asked.refresh and provider.listed:
-            await self._listed(asked.name, provider, kept)
+    async def _models(self, request: OwnRequest, stores: _Kept) -> Any:
+        provider = stores.providers.read(request.name)
+        if request.refresh and provider.listed:
+            await self._listed(request.name, provider, stores)
             await self._changed()
-        return kept.providers.model_rows(asked.name, provider)
+        return stores.providers.model_rows(request.name, provider)
 
-    async def _test(self, asked: OwnRequest, kept: _Kept) -> Any:
-        provider = kept.providers.read(asked.name)
-        return len(await self._listed(asked.name, provider, kept))
+    async def _test(self, request: OwnRequest, stores: _Kept) -> Any:
+        provider = stores.providers.read(request.name)
+        return len(await self._listed(request.name, provider, stores))
 
-    async def _list(self, asked: OwnRequest, kept: _Kept) -> Any:
-        found = kept.providers.load().providers
-        return [kept.providers.about(name, each, kept.secrets) for name, each in found.items()]
+    async def _list(self, request: OwnRequest, stores: _Kept) -> Any:
+        providers = stores.providers.load().providers
+        return [stores.providers.about(name, each, stores.secrets) for name, each in providers.items()]
 
-    async def _listed(self, name: str, provider: Provider, kept: _Kept) -> list[ListedModel]:
+    async def _listed(self, name: str, provider: Provider, stores: _Kept) -> list[ListedModel]:
         """Returns the provider's models, which a host of this user requests, and keeps them."""
-        key = await trio.to_thread.run_sync(kept.secrets.get, name)
+        key = await trio.to_thread.run_sync(stores.secrets.get, name)
 
         def get(url: str, headers: dict[str, str]) -> web.WebAnswer:
-            return trio.from_thread.run(self._as_user.get, kept.who, url, headers)
+            return trio.from_thread.run(self._as_user.get, stores.identity, url, headers)
 
-        found = await trio.to_thread.run_sync(
+        models = await trio.to_thread.run_sync(
             listing_request.models, name, provider, key, get, limiter=self._asking
         )
-        found = found[:MAX_MODELS]
-        await trio.to_thread.run_sync(kept.providers.keep, name, provider, found, time.time())
-        return found
+        models = models[:MAX_MODELS]
+        await trio.to_thread.run_sync(stores.providers.keep, name, provider, models, time.time())
+        return models
 
 
 _DO: Mapping[str, Callable[[OwnProviders, OwnRequest, _Kept], Awaitable[Any]]] = {

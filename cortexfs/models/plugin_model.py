@@ -60,26 +60,26 @@ class PluginModels:
         return None if object_.plugin is None else partial(self._answer, object_, object_.plugin)
 
     async def _answer(self, object_: Object, plugin: hostcalls.Plugin, turn: Turn) -> None:
-        who = turn.who.identity
-        if who.is_elsewhere:
+        identity = turn.who.identity
+        if identity.is_elsewhere:
             why = f"{object_.name} needs a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call it from outside")
-        what, data = await self._asked(model_of(object_, self._control), turn)
-        schema = None if what.schema is None else Schema(what.schema)
+        question, data = await self._question(model_of(object_, self._control), turn)
+        schema = None if question.schema is None else Schema(question.schema)
         invocation = hostcalls.Invocation(object_.name, turn.who.session or None, str(turn.uid), "model")
-        asked_ = hostcalls.CallRequest("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
-        said = _Said()
+        request = hostcalls.CallRequest("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
+        answer = _Said()
         try:
-            await self._run(plugin, asked_, object_.timeout or self._seconds, said, turn)
+            await self._run(plugin, request, object_.timeout or self._seconds, answer, turn)
         except Fault as fault:
-            if fault.code in ELSEWHERE and not said.anything:
+            if fault.code in ELSEWHERE and not answer.anything:
                 raise NoAnswer(fault.code, fault.message) from None
             raise
         if schema is not None:
-            await trio.to_thread.run_sync(schema.check, said.text, abandon_on_cancel=True)
-        await turn.say(*said.end())
+            await trio.to_thread.run_sync(schema.check, answer.text, abandon_on_cancel=True)
+        await turn.say(*answer.end())
 
-    async def _asked(self, model: ModelEntry, turn: Turn) -> tuple[ModelInput, bytes]:
+    async def _question(self, model: ModelEntry, turn: Turn) -> tuple[ModelInput, bytes]:
         window, used = PromptWindow(model.limit, None), len(msgspec.json.encode(turn.input))
         room = window.room(used)
         before = window.stable(await turn.history(room)) if room else []
@@ -88,20 +88,25 @@ class PluginModels:
         return _prepared(model, turn.input, before)
 
     async def _run(
-        self, plugin: hostcalls.Plugin, asked_: hostcalls.CallRequest, seconds: float, said: _Said, turn: Turn
+        self,
+        plugin: hostcalls.Plugin,
+        request: hostcalls.CallRequest,
+        seconds: float,
+        answer: _Said,
+        turn: Turn,
     ) -> None:
-        who = turn.who.identity
+        identity = turn.who.identity
 
-        async def heard(*frames: Frame) -> None:
+        async def pass_on(*frames: Frame) -> None:
             await turn.say(*frames)
-            if said.is_too_long:
+            if answer.is_too_long:
                 raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
-        one = HostCall(said.hear, heard)
-        await one.run(self._pool, partial(self._pool.acquire_for, plugin, who), asked_, seconds)
-        if one.fault is not None:
+        call = HostCall(answer.hear, pass_on)
+        await call.run(self._pool, partial(self._pool.acquire_for, plugin, identity), request, seconds)
+        if call.fault is not None:
             # A host's message speaks of a tool.
-            raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
+            raise Fault(call.fault.code, call.fault.message.replace("the tool", "the model", 1))
 
 
 class _Said:
@@ -144,10 +149,12 @@ class _Said:
 
     def _event(self, event: _Event) -> Frame | None:
         match event:
-            case Usage(input_tokens=given, output_tokens=made):
-                if not (0 <= given < MAX_TOKENS and 0 <= made < MAX_TOKENS):
-                    raise Fault("EPROTO", f"its counts of tokens are out of range: {given} and {made}")
-                self._usage = Usage(input_tokens=given, output_tokens=made)
+            case Usage(input_tokens=input_tokens, output_tokens=output_tokens):
+                if not (0 <= input_tokens < MAX_TOKENS and 0 <= output_tokens < MAX_TOKENS):
+                    raise Fault(
+                        "EPROTO", f"its counts of tokens are out of range: {input_tokens} and {output_tokens}"
+                    )
+                self._usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
                 return None
             case ReasoningDelta(text=text):
                 self.anything = True
@@ -165,33 +172,33 @@ class _Said:
         return ToolCall(call=call, name=name, input=input_)
 
 
-def _prepared(model: ModelEntry, given: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
-    what = asked(given, before, model.system)
-    data = msgspec.json.encode(_request(model, what))
+def _prepared(model: ModelEntry, value: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
+    question = asked(value, before, model.system)
+    data = msgspec.json.encode(_request(model, question))
     if len(data) > MAX_REQUEST:
         raise Fault("EMSGSIZE", f"the request to {model.name} is over {MAX_REQUEST >> 20} MiB; send less")
-    return what, data
+    return question, data
 
 
-def _request(model: ModelEntry, what: ModelInput) -> dict[str, Any]:
+def _request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
     """Returns the fields of sdk.ModelRequest."""
     return {
-        "messages": [_message(each) for each in what.said],
-        "system": what.system,
-        "tools": what.tools,
-        "tool_choice": what.tool_choice,
-        "schema": what.schema,
-        "parameters": model.default | what.parameters,
-        "effort": what.effort or model.effort,
+        "messages": [_message(each) for each in question.said],
+        "system": question.system,
+        "tools": question.tools,
+        "tool_choice": question.tool_choice,
+        "schema": question.schema,
+        "parameters": model.default | question.parameters,
+        "effort": question.effort or model.effort,
     }
 
 
-def _message(said: PromptMessage) -> dict[str, Any]:
+def _message(prompt: PromptMessage) -> dict[str, Any]:
     return {
-        "role": said.role,
-        "text": said.text,
-        "media": [part for part in said.parts if isinstance(part, PromptMedia)],
-        "calls": said.calls,
-        "call": said.call,
-        "is_error": said.is_error,
+        "role": prompt.role,
+        "text": prompt.text,
+        "media": [part for part in prompt.parts if isinstance(part, PromptMedia)],
+        "calls": prompt.calls,
+        "call": prompt.call,
+        "is_error": prompt.is_error,
     }

@@ -222,7 +222,7 @@ def test_the_models_are_objects_with_sockets() -> None:
     ],
 )
 def test_which_drivers_a_control_names(control: str, use: str, names: list[str]) -> None:
-    assert drivers.named(control, use) == names
+    assert drivers.driver_names(control, use) == names
 
 
 @each_of("control", ["", "other\n", "agent=debug.echo\n"])
