@@ -38,10 +38,10 @@ class Pem(NamedTuple):
 def authority(team: str) -> Pem:
     key = ec.generate_private_key(_P256())
     name = _name(f"CortexFS team {team}")
-    made = _builder(name, name, key.public_key())
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    made = made.add_extension(_usage(signs=True), critical=True)
-    certificate = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    builder = _builder(name, name, key.public_key())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     return Pem(certificate, _key_pem(key))
 
 
@@ -70,12 +70,12 @@ def key_pin(public: str) -> str:
 
 def _public(pem: str) -> ec.EllipticCurvePublicKey:
     try:
-        found = serialization.load_pem_public_key(pem.encode())
+        key = serialization.load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm):
-        found = None
-    if not isinstance(found, ec.EllipticCurvePublicKey):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Fault("EPROTO", "this is not the key of a server")
-    return found
+    return key
 
 
 def of_server(ca: Pem, name: str, addresses: Sequence[str], public: str) -> bytes:
@@ -83,15 +83,15 @@ def of_server(ca: Pem, name: str, addresses: Sequence[str], public: str) -> byte
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     signer = serialization.load_pem_private_key(ca.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    made = _builder(_name(name), issuer.subject, _public(public))
-    made = made.add_extension(
+    builder = _builder(_name(name), issuer.subject, _public(public))
+    builder = builder.add_extension(
         x509.SubjectAlternativeName([_general(each) for each in addresses]), critical=False
     )
-    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    made = made.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    return made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def pin(pem: bytes) -> bytes:
@@ -140,8 +140,8 @@ def _general(address: str) -> x509.GeneralName:
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    uses = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*uses, "encipher_only", "decipher_only"), False)
     return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **never)
 
 

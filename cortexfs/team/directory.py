@@ -40,13 +40,13 @@ class Directory:
     """Its attributes are the entries by kind, and the functions that are told of changes."""
 
     def __init__(
-        self, places: TeamPlaces, member: Member, learnt: Callable[[TeamFacts], None],
+        self, places: TeamPlaces, member: Member, facts_changed: Callable[[TeamFacts], None],
         changed: Callable[[RemoteObject | ObjectGone], None],
     ) -> None:  # fmt: skip
         self._places = places
         self._account = member.account
         self._machine = member.machine
-        self._learnt = learnt
+        self._facts_changed = facts_changed
         self._changed = changed
         self._machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
         self.facts = places.read_facts()
@@ -69,22 +69,23 @@ class Directory:
 
     async def load(self, client: Client) -> None:
         """Read all that the stream holds: first the machines, then their entries."""
-        first, held = 1, list[Delivery]()
+        first, entries = 1, list[Delivery]()
         before = {*self.objects}
         while True:
-            asked = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
-            found = await batch(client, subjects.DIRECT, asked)
-            held += found
-            if not found or len(held) > 2 * MAX_OBJECTS:
+            request = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
+            page = await batch(client, subjects.DIRECT, request)
+            entries += page
+            if not page or len(entries) > 2 * MAX_OBJECTS:
                 break
-            first = sequence_of(found[-1]) + 1
-        for one in sorted(held, key=lambda each: _place(each.subject.split(".", 3)[-1])):
+            first = sequence_of(page[-1]) + 1
+        for entry in sorted(entries, key=lambda each: _place(each.subject.split(".", 3)[-1])):
             try:
-                self.hear(one)
+                self.hear(entry)
             except Fault as fault:
-                log.info("%s in the directory of the team is ignored: %s", one.subject, fault.message)
+                log.info("%s in the directory of the team is ignored: %s", entry.subject, fault.message)
 
-        for subject in before - {one.subject for one in held}:  # of a machine that was removed meanwhile
+        # The others are of a machine that was removed meanwhile.
+        for subject in before - {entry.subject for entry in entries}:
             self._drop(subject)
 
     def incarnation_of(self, machine: str) -> bytes:
@@ -92,8 +93,8 @@ class Directory:
         return self._incarnations.get(machine, b"")
 
     def _drop(self, subject: str) -> None:
-        if gone := self.objects.pop(subject, None):
-            self._changed(ObjectGone(gone.machine, gone.class_, gone.name))
+        if object_ := self.objects.pop(subject, None):
+            self._changed(ObjectGone(object_.machine, object_.class_, object_.name))
 
     def hear(self, delivery: Delivery) -> None:
         """Take in one entry."""
@@ -125,10 +126,10 @@ class Directory:
         if not data:
             self._drop(subject)
             return
-        said = _checked(data, machine, class_, name)
-        if self.objects.get(subject) != said:
-            self.objects[subject] = said
-            self._changed(said)
+        object_ = _checked(data, machine, class_, name)
+        if self.objects.get(subject) != object_:
+            self.objects[subject] = object_
+            self._changed(object_)
 
     def _learn(self, delivery: Delivery) -> None:
         """Take in the facts. Forget the machines that were removed, and their objects."""
@@ -137,41 +138,41 @@ class Directory:
         if stamp < self.facts.stamp:
             raise Fault("EPROTO", "it is older than what is known")
         if stamp > self.facts.stamp:
-            said = messages.decoded(_facts, data, "the entry is not valid")
-            for each in said.servers:  # the servers go into the configuration of the server here
+            facts = messages.decoded(_facts, data, "the entry is not valid")
+            for each in facts.servers:  # the servers go into the configuration of the server here
                 messages.check_machine(each.machine)
                 server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
-            self.facts = replace(said, stamp=stamp)
+            self.facts = replace(facts, stamp=stamp)
             try:
                 written(self._places.facts, self.facts)
             except OSError as problem:  # a full disk, for example; the team goes on
                 log.warning("the facts of the team cannot be saved: %s", problem)
-            self._learnt(self.facts)
-        gone = {*self.facts.removed} & {*self._machines}
-        for machine in gone:
+            self._facts_changed(self.facts)
+        removed = {*self.facts.removed} & {*self._machines}
+        for machine in removed:
             del self._machines[machine]
-        for subject in [subject for subject, one in self.objects.items() if one.machine in gone]:
+        for subject in [subject for subject, object_ in self.objects.items() if object_.machine in removed]:
             self._drop(subject)
 
     def _meet(self, machine: str, data: bytes) -> None:
-        said = keys.machine_of(data.decode("ascii", "replace"), self._account)
-        if said.name != machine:
-            raise Fault("EPROTO", f"the token is that of {said.name}")
+        record = keys.machine_of(data.decode("ascii", "replace"), self._account)
+        if record.name != machine:
+            raise Fault("EPROTO", f"the token is that of {record.name}")
         if machine in self.facts.removed:
             raise Fault("EPROTO", "it has been removed from the team")
         known = self._machines.get(machine)
-        if known is None or said.issued >= known.issued:
-            self._machines[machine] = said
+        if known is None or record.issued >= known.issued:
+            self._machines[machine] = record
 
 
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
-    said = messages.decoded(_objects, data, "the entry is not valid")
-    is_its = (said.machine, said.class_, token(said.name)) == (machine, class_, name)
+    object_ = messages.decoded(_objects, data, "the entry is not valid")
+    is_its = (object_.machine, object_.class_, token(object_.name)) == (machine, class_, name)
     if not is_its or class_ not in messages.CLASSES:
         raise Fault("EPROTO", "its subject is that of another object")
-    messages.shown_name(class_, said.name, machine)
-    return said
+    messages.shown_name(class_, object_.name, machine)
+    return object_
 
 
-def _place(what: str) -> int:
-    return _FIRST.index(what) if what in _FIRST else len(_FIRST)
+def _place(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)

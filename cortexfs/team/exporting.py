@@ -40,35 +40,37 @@ class Exporting:
         self._mapping = mapping
         self._client = client
         self.incarnation = secrets.token_bytes(16)
-        self._seen: dict[str, int] = {}  # the time of its last change, by path
-        self._said: dict[str, RemoteObject] = {}  # by subject
+        self._times: dict[str, int] = {}  # the time of its last change, by path
+        self._entries: dict[str, RemoteObject] = {}  # by subject
         self.problems: dict[str, str] = {}  # by path
 
     async def run(self, directory: Directory, token: str) -> None:
         """Send changed entries, for ever. Call it anew for each connection."""
         again = trio.Event()
         again.set()
-        left = {subject for subject, one in directory.objects.items() if one.machine == self._machine}
+        stale = {
+            subject for subject, object_ in directory.objects.items() if object_.machine == self._machine
+        }
         while True:
             if again.is_set():
                 again = trio.Event()
                 directory.disturbed = again.set
-                self._seen, self._said = {}, {}
+                self._times, self._entries = {}, {}
                 await self.introduce(directory, token)
             full: list[str] = []
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
-            for subject in (left | {*self._said}) - {*now}:
+            for subject in (stale | {*self._entries}) - {*now}:
                 await self._say(directory, subject, b"")
-            for subject, one in now.items():
-                if self._said.get(subject) != one:
+            for subject, object_ in now.items():
+                if self._entries.get(subject) != object_:
                     try:
-                        await self._say(directory, subject, _pack(one))
+                        await self._say(directory, subject, _pack(object_))
                     except Fault as fault:
                         if fault.code != "ENOSPC":
                             raise
                         full.append(subject)  # the other entries are sent in any case
-                        self.problems[f"{one.class_}/{one.name}"] = fault.message
-            self._said, left = {each: one for each, one in now.items() if each not in full}, set()
+                        self.problems[f"{object_.class_}/{object_.name}"] = fault.message
+            self._entries, stale = {each: object_ for each, object_ in now.items() if each not in full}, set()
             await trio.sleep(LOOK_SECONDS)
 
     async def introduce(self, directory: Directory, token: str) -> None:
@@ -84,28 +86,28 @@ class Exporting:
 
     def _look(self) -> dict[str, RemoteObject]:
         """Returns the present exports, by subject. Call it in a thread, as the mount is a file system."""
-        found: dict[str, RemoteObject] = {}
+        objects: dict[str, RemoteObject] = {}
         self.problems = {}
         try:
             paths = list(dict.fromkeys(each.object for each in self._mapping.exports))
         except Fault as fault:
             self.problems["exports"] = fault.message
-            return found
+            return objects
         for path in paths:
             class_, name = registry.key_of(path)
             subject = subjects.entry(self._machine, class_, name)
             try:
                 changed = _changed(self._root / path)
-                if self._seen.get(path) != changed or subject not in self._said:
-                    found[subject] = exported(self._root, path, self._machine)
-                    self._seen[path] = changed
+                if self._times.get(path) != changed or subject not in self._entries:
+                    objects[subject] = exported(self._root, path, self._machine)
+                    self._times[path] = changed
                 else:
-                    found[subject] = self._said[subject]
+                    objects[subject] = self._entries[subject]
             except OSError as problem:
                 self.problems[path] = problem.strerror or str(problem)
             except Fault as fault:
                 self.problems[path] = fault.message
-        return found
+        return objects
 
 
 def _changed(executable: Path) -> int:
@@ -147,7 +149,7 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
     else:
         extra = {} if is_tool else {row: control(row) for row in ("cap", "limit")}
     timeout = control("timeout") if is_tool else ""
-    said = RemoteObject(
+    object_ = RemoteObject(
         machine=machine,
         class_=class_,
         name=name,
@@ -158,9 +160,9 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
         dry_run_flag="dry_run_flag" in flags,
         extra=extra,
     )
-    if len(_pack(said)) > MAX_ENTRY:
+    if len(_pack(object_)) > MAX_ENTRY:
         raise Fault("EMSGSIZE", f"its description and schema are over {MAX_ENTRY >> 10} KiB")
-    return said
+    return object_
 
 
 def _described(executable: Path) -> str:

@@ -36,23 +36,23 @@ class Founder:
         self._client = client
         self._member = member
         self._directory = directory
-        self._seen = 0
+        self._stamp = 0
 
     async def begin(self) -> None:
         """Publish the facts, and make the streams. Raises a Fault while the servers are not ready."""
-        self._seen = self._places.machines.stat().st_mtime_ns
+        self._stamp = self._places.machines.stat().st_mtime_ns
         records = self._places.read_machines()
-        removed = [name for name, one in records.items() if one.removed]
-        servers = [one.server for one in records.values() if one.server and not one.removed]
-        known = self._directory.facts
-        is_cluster = known.is_cluster or len(servers) >= server.SERVERS
+        removed = [name for name, record in records.items() if record.removed]
+        servers = [record.server for record in records.values() if record.server and not record.removed]
+        facts = self._directory.facts
+        is_cluster = facts.is_cluster or len(servers) >= server.SERVERS
         account = keys.Key.of_seed(self._places.read_secrets().account)
         subject = subjects.entry(self._member.machine, *FACTS)
         data = msgspec.msgpack.encode(TeamFacts(servers, removed, is_cluster))
-        sealed = keys.seal(account, subject, data, max(time.time(), known.stamp / 1000 + 0.002))
+        sealed = keys.seal(account, subject, data, max(time.time(), facts.stamp / 1000 + 0.002))
         self._directory.own[subject] = sealed
         self._client.publish(subject, sealed)  # also before there is a stream, which needs these servers
-        if is_cluster and not known.is_cluster:
+        if is_cluster and not facts.is_cluster:
             await self._client.room(0)
             await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it restarts as a cluster
         self._directory.hear(Delivery(subject, "", "", "", {}, sealed))
@@ -68,11 +68,11 @@ class Founder:
         """Watch the files of machines, for ever. After a failure, the next look tries again."""
         while True:
             await trio.sleep(LOOK_SECONDS)
-            if self._client.is_connected and self._places.machines.stat().st_mtime_ns != self._seen:
+            if self._client.is_connected and self._places.machines.stat().st_mtime_ns != self._stamp:
                 try:
                     await self.begin()
                 except Fault:
-                    self._seen = 0
+                    self._stamp = 0
 
     async def _make_streams(self, replicas: int) -> None:
         directory = {
@@ -92,8 +92,8 @@ class Founder:
 
     async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
         """Have the servers refuse the removed machines, and drop removed servers from the cluster."""
-        kept, member = self._places.read_secrets(), self._member
-        system, said = keys.Key.of_seed(kept.system), server.claims(kept, self._places.removed())[1]
+        secrets, member = self._places.read_secrets(), self._member
+        system, claims = keys.Key.of_seed(secrets.system), server.claims(secrets, self._places.removed())[1]
         key, inbox = keys.Key.new(keys.USER), "_INBOX.founder"
         subjects_ = [_CLAIMS, _REMOVE]
         token = keys.user_claims(
@@ -105,10 +105,10 @@ class Founder:
         async def tell() -> None:
             with trio.move_on_after(ANSWER_SECONDS):
                 await client.connected.wait()
-            await client.request(_CLAIMS, said.encode())
-            for machine, one in records.items():
-                if one.removed and one.server and self._directory.facts.is_cluster:
-                    asked = msgspec.json.encode({"peer": machine})
-                    await client.request(_REMOVE, asked)
+            await client.request(_CLAIMS, claims.encode())
+            for machine, record in records.items():
+                if record.removed and record.server and self._directory.facts.is_cluster:
+                    request = msgspec.json.encode({"peer": machine})
+                    await client.request(_REMOVE, request)
 
         await until_one_ends(tell, client.run)

@@ -51,10 +51,10 @@ class HostSide:
         await send(self._stream, data)
 
     async def request(self) -> hostcalls.CallRequest | hostcalls.Converse | None:
-        heard = await self.next()
-        if heard is None:
+        message = await self.next()
+        if message is None:
             return None
-        request = _requests.decode(heard[1]) if heard[0] == wire.REQUEST else None
+        request = _requests.decode(message[1]) if message[0] == wire.REQUEST else None
         if isinstance(request, hostcalls.CallRequest | hostcalls.Converse):
             return request
         raise Fault("EPROTO", "this request works only for plugins of this machine, not of another")
@@ -63,25 +63,25 @@ class HostSide:
         """Returns all of standard input."""
         await self.say(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
         data = bytearray()
-        while (heard := await self.next()) is not None:
-            if heard[0] == wire.STDIN:
-                data += heard[1]
-                if not heard[1] or len(data) > parse.MAX_INPUT:
+        while (message := await self.next()) is not None:
+            if message[0] == wire.STDIN:
+                data += message[1]
+                if not message[1] or len(data) > parse.MAX_INPUT:
                     return bytes(data)
         raise ConnectionResetError
 
-    async def shown(self, value: dict[str, Any]) -> bytes:
+    async def daemon_input(self, value: dict[str, Any]) -> bytes:
         """Show an input to the daemon. Returns it as the daemon wants it."""
         data = msgspec.json.encode(value)
         for at in range(0, len(data), wire.MAX_TEXT):
             await self.say(wire.message(wire.INPUT, data[at : at + wire.MAX_TEXT]))
         await self.say(wire.message(wire.INPUT))
-        heard = await self.next()
-        if heard is None:
+        message = await self.next()
+        if message is None:
             raise ConnectionResetError
-        if heard[0] != wire.INPUT:
+        if message[0] != wire.INPUT:
             raise Fault("EPROTO", "the daemon did not answer about an input that it was shown")
-        return _answers.decode(heard[1])[1] if heard[1] else data
+        return _answers.decode(message[1])[1] if message[1] else data
 
 
 class _InputWantedError(Exception):
@@ -98,18 +98,18 @@ async def arguments_of(
         return [_prompt(request.input or b"{}")]
     if not isinstance(request, hostcalls.ShownCallRequest):
         return [request.input or b"{}"] if request.args is None else request.args
-    known = msgspec.json.decode(schema)
+    tool_schema = msgspec.json.decode(schema)
     words, dry = request.args, False
     if words is None:
-        return [await side.shown(json_object(request.input or b"{}"))]
-    if dryrun.is_among(words) and not dryrun.is_taken(known):
+        return [await side.daemon_input(json_object(request.input or b"{}"))]
+    if dryrun.is_among(words) and not dryrun.is_taken(tool_schema):
         words, dry = dryrun.without(words), True
     try:
-        value = parse.tool_input(words, known, _not_yet)
+        value = parse.tool_input(words, tool_schema, _not_yet)
     except _InputWantedError:
-        said = await side.input()
-        value = parse.tool_input(words, known, lambda: said)
-    return [await side.shown(value), *([dryrun.OPTION] if dry else [])]
+        data = await side.input()
+        value = parse.tool_input(words, tool_schema, lambda: data)
+    return [await side.daemon_input(value), *([dryrun.OPTION] if dry else [])]
 
 
 def _not_yet() -> bytes:
@@ -118,21 +118,21 @@ def _not_yet() -> bytes:
 
 def _prompt(data: bytes) -> bytes:
     """Returns the question to a model of a plugin (models/plugin_model.py) as the prompt of a runner."""
-    asked = json_object(data)
-    parameters = asked.pop("parameters", None) or {}
-    asked["messages"] = [_message(each) for each in asked["messages"]]
-    empty = [name for name, value in asked.items() if value in (None, "", [])]
-    return msgspec.json.encode(parameters | {name: asked[name] for name in asked if name not in empty})
+    fields = json_object(data)
+    parameters = fields.pop("parameters", None) or {}
+    fields["messages"] = [_message(each) for each in fields["messages"]]
+    empty = [name for name, value in fields.items() if value in (None, "", [])]
+    return msgspec.json.encode(parameters | {name: fields[name] for name in fields if name not in empty})
 
 
-def _message(said: dict[str, Any]) -> dict[str, Any]:
-    content = [{"type": "text", "text": said["text"]}] if said["text"] else []
-    for media in said["media"]:
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": message["text"]}] if message["text"] else []
+    for media in message["media"]:
         source = ("url",) if media.get("url") else ("media_type", "data")
         content.append({"type": media["kind"], **{name: media[name] for name in (*source, "name")}})
-    found: dict[str, Any] = {"role": said["role"], "content": content}
-    if said["calls"]:
-        found["tool_calls"] = said["calls"]
-    if said["role"] == "tool":
-        found |= {"call": said["call"], "is_error": said["is_error"]}
-    return found
+    fields: dict[str, Any] = {"role": message["role"], "content": content}
+    if message["calls"]:
+        fields["tool_calls"] = message["calls"]
+    if message["role"] == "tool":
+        fields |= {"call": message["call"], "is_error": message["is_error"]}
+    return fields

@@ -54,7 +54,7 @@ class AskedCall(NamedTuple):
     """The stand-in and the connection for a call."""
 
     standin: StandIn
-    wanted: ConnectionRequest
+    request: ConnectionRequest
     agents: str  # the agent whose policy decides about calls made by agents
 
 
@@ -76,8 +76,8 @@ class Incoming:
         self._standins = standins
         self._prompt = prompt
         self._key_of = key_of
-        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._begun: deque[Conversation] = deque()
+        self._runs: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._conversations: deque[Conversation] = deque()
         self.lines = CallLines()
 
     def hear(self, delivery: Delivery) -> None:
@@ -85,11 +85,11 @@ class Incoming:
         _, _, to, from_, class_, name = delivery.subject.split(".")
         data = keys.proven_data(self._client.key, self._key_of(from_), delivery.subject, delivery.data)
         begin = messages.decoded(_begins, data, "the call is not valid")
-        if to != self._client.name or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
+        if to != self._client.name or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._runs:
             raise Fault("EPROTO", "the call was made before, or is for another machine")
-        self._seen[from_, begin.run] = None
-        if len(self._seen) > _KEPT:
-            self._seen.popitem(last=False)
+        self._runs[from_, begin.run] = None
+        if len(self._runs) > _KEPT:
+            self._runs.popitem(last=False)
         line = CallLine(self._client, subjects.run(from_, self._client.name, begin.run), from_, begin.user)
         if begin.incarnation != self._incarnation:
             return _refuse(line, Fault("EHOSTDOWN", "that machine has restarted its link; try again"))
@@ -97,21 +97,21 @@ class Incoming:
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as the next message may cancel it
         try:
-            call = self._asked(begin, from_, f"{class_}/{untoken(name)}")
+            call = self._call(begin, from_, f"{class_}/{untoken(name)}")
         except Fault as fault:
             end()
             return _refuse(line, fault)
         except BaseException:
             end()
             raise
-        self._begun.append(self._serve(line, begin, call, end))
+        self._conversations.append(self._serve(line, begin, call, end))
 
     def begin(self) -> None:
         """Begin the calls that have arrived, after all messages that came with them: these may cancel one."""
-        while self._begun:
-            self._prompt.begin(self._begun.popleft())
+        while self._conversations:
+            self._prompt.begin(self._conversations.popleft())
 
-    def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
+    def _call(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
         """Ask the stand-in for a connection, before a turn of the loop is taken."""
         export = self._mapping.export(path, begin.user, from_)
         if begin.label and not export.agents:
@@ -127,11 +127,11 @@ class Incoming:
     ) -> None:
         try:
             try:
-                inode, stream = await call.standin.connected(call.wanted)
+                inode, stream = await call.standin.connected(call.request)
                 with stream:
                     await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
                 if not begin.talks:
-                    call.standin.prepare_later(call.wanted)
+                    call.standin.prepare_later(call.request)
             except OSError as problem:  # a connection over a limit, for example
                 raise Fault("EHOSTDOWN", f"that machine's daemon has hung up: {problem.strerror}") from None
         except Fault as fault:
@@ -145,8 +145,8 @@ class Incoming:
 
 def has_room(lines: CallLines, machine: str, user: str) -> bool:
     """Returns True if this user of a machine may have one more call."""
-    left = min(MAX_CALLS - len(lines), MAX_OF_ONE - lines.of(machine))
-    return lines.of(machine, user) < SHARE * left
+    room = min(MAX_CALLS - len(lines), MAX_OF_ONE - lines.of(machine))
+    return lines.of(machine, user) < SHARE * room
 
 
 def _refuse(line: CallLine, fault: Fault) -> None:
@@ -155,7 +155,7 @@ def _refuse(line: CallLine, fault: Fault) -> None:
 
 async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, stream: socket.socket) -> None:
     """Act as the runner of the call."""
-    if line.left:
+    if line.is_cancelled:
         raise Fault("ECANCELED", "the call was cancelled before it began")
     agent = call.agents if begin.label else ""
     await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
@@ -204,8 +204,10 @@ class MountWords:
     @property
     def _is_start(self) -> bool:
         """Returns True if nothing has come, or only a start."""
-        come = [payload for kind, payload in self._waiting if kind != messages.BEGUN]
-        return not self._has_said and (not come or (len(come) == 1 and come[0].startswith(_START)))
+        payloads = [payload for kind, payload in self._waiting if kind != messages.BEGUN]
+        return not self._has_said and (
+            not payloads or (len(payloads) == 1 and payloads[0].startswith(_START))
+        )
 
     async def pass_on(self) -> None:
         while not self.ended:

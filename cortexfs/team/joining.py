@@ -155,14 +155,14 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
     account = Account(invitation.key, invitation.token, pin=invitation.pin)
     client = Client(f"{machine} joins", invitation.servers, account, "")
     say, answers = trio.open_memory_channel[bytes](math.inf)
-    client.subscribe(subjects.joined(invitation.key.public), lambda heard: say.send_nowait(heard.data))
+    client.subscribe(subjects.joined(invitation.key.public), lambda delivery: say.send_nowait(delivery.data))
     answer = None
-    asked = msgspec.json.encode(replace(wish, public=key.public))
+    request = msgspec.json.encode(replace(wish, public=key.public))
     with trio.move_on_after(ANSWER_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await client.connected.wait()
-            client.publish(subjects.join(invitation.key.public), asked)
+            client.publish(subjects.join(invitation.key.public), request)
             answer = await answers.receive()
             nursery.cancel_scope.cancel()
     if answer is None:
@@ -170,35 +170,37 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
         why = client.problem or "the machine that began the team does not answer; run ctx mount on it"
         raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
     try:
-        said = msgspec.json.decode(answer, type=Reply)
+        reply = msgspec.json.decode(answer, type=Reply)
     except UNREADABLE:
         raise Fault("EPROTO", "the team's answer cannot be read; compare the CortexFS versions") from None
-    if said.problem:
-        raise Fault(said.code or "EACCES", said.problem)
-    told = keys.machine_of(said.token, invitation.account)
-    if (told.name, told.public) != (machine, key.public_raw):
+    if reply.problem:
+        raise Fault(reply.code or "EACCES", reply.problem)
+    record = keys.machine_of(reply.token, invitation.account)
+    if (record.name, record.public) != (machine, key.public_raw):
         raise Fault("EPROTO", "the team's answer is about another machine")
-    check_reply(said, wish)
+    check_reply(reply, wish)
     account_ = invitation.account
-    return Member(said.team, machine, said.servers, account_, key.seed, said.token, said.authority), said
+    return Member(reply.team, machine, reply.servers, account_, key.seed, reply.token, reply.authority), reply
 
 
-def check_reply(said: Reply, wish: Wish) -> None:
+def check_reply(reply: Reply, wish: Wish) -> None:
     """Raises a Fault if a name, address, token or authority in the reply is invalid. They go into files here,
     and a configuration of NATS can make a server of root write to any file."""
-    server.check_words(said.team, *map(check_address, said.servers))
-    certificates.check_authority(said.authority)
+    server.check_words(reply.team, *map(check_address, reply.servers))
+    certificates.check_authority(reply.authority)
     if wish.server is not None:
-        server.check_words(said.system, *said.claims)
-        if len(said.claims) != server.CLAIMS:
+        server.check_words(reply.system, *reply.claims)
+        if len(reply.claims) != server.CLAIMS:
             raise Fault("EPROTO", "the team's answer lacks the claims that a server needs")
 
 
 def machine_token(account: keys.Key, machine: str, public: str, *, is_first: bool = False) -> str:
     """Returns the JWT of a machine, with the subjects that it may publish and subscribe to."""
-    said = subjects.said_by(machine) + (subjects.SAID_BY_FIRST if is_first else [])
-    heard = subjects.heard_by(machine) + (subjects.HEARD_BY_FIRST if is_first else [])
-    return keys.user_claims(account.public, public, machine, said, heard, int(time.time())).signed(account)
+    publish = subjects.said_by(machine) + (subjects.SAID_BY_FIRST if is_first else [])
+    subscribe = subjects.heard_by(machine) + (subjects.HEARD_BY_FIRST if is_first else [])
+    return keys.user_claims(account.public, public, machine, publish, subscribe, int(time.time())).signed(
+        account
+    )
 
 
 class Issuer:
@@ -229,11 +231,11 @@ class Issuer:
         keys.public_raw(keys.USER, wish.public)
         if (self._places.machines / wish.machine).exists():
             raise Fault("EEXIST", f"the team has a machine {wish.machine} already; choose another --name")
-        kept, member = self._places.read_secrets(), self._member
-        account = keys.Key.of_seed(kept.account)
+        secrets, member = self._places.read_secrets(), self._member
+        account = keys.Key.of_seed(secrets.account)
         record, reply = MachineRecord(wish.public, int(time.time())), Reply()
         if wish.server is not None:
-            record, reply = self._server(kept, wish.machine, wish.server, record)
+            record, reply = self._server(secrets, wish.machine, wish.server, record)
         use_up(self._places.tokens, public, is_server=wish.server is not None)
         token = machine_token(account, wish.machine, wish.public)
         written(self._places.machines / wish.machine, record)
@@ -242,21 +244,26 @@ class Issuer:
         return replace(reply, team=member.team, servers=servers, token=token, authority=member.authority)
 
     def _server(
-        self, kept: TeamSecrets, machine: str, wish: ServerWish, record: MachineRecord
+        self, secrets: TeamSecrets, machine: str, wish: ServerWish, record: MachineRecord
     ) -> tuple[MachineRecord, Reply]:
         """Returns the record of a new server of the team, and a reply with its certificate."""
-        known = self._places.read_machines().values()
-        if sum(one.server is not None and not one.removed for one in known) >= server.SERVERS:
+        records = self._places.read_machines().values()
+        if sum(entry.server is not None and not entry.removed for entry in records) >= server.SERVERS:
             raise Fault("EEXIST", f"the team has {server.SERVERS} servers; join it without --server")
         if not 0 < len(wish.addresses) <= _MAX_ADDRESSES:
             raise Fault("EINVAL", f"a server has 1 to {_MAX_ADDRESSES} addresses")
         hosts = [check_address(each).rpartition(":")[0].strip("[]") for each in wish.addresses]
-        ca = certificates.Pem(kept.authority.encode(), kept.authority_key.encode())
-        made = certificates.of_server(ca, machine, [*hosts, *LOCAL], wish.public)
+        ca = certificates.Pem(secrets.authority.encode(), secrets.authority_key.encode())
+        certificate = certificates.of_server(ca, machine, [*hosts, *LOCAL], wish.public)
         pin = certificates.key_pin(wish.public)
-        shown = ServerRecord(machine, wish.addresses, server.route(wish.addresses[0]), pin)
-        system, said = keys.Key.of_seed(kept.system).public, server.claims(kept, self._places.removed())
-        return replace(record, server=shown), Reply(certificate=made.decode(), system=system, claims=said)
+        server_record = ServerRecord(machine, wish.addresses, server.route(wish.addresses[0]), pin)
+        system, claims = (
+            keys.Key.of_seed(secrets.system).public,
+            server.claims(secrets, self._places.removed()),
+        )
+        return replace(record, server=server_record), Reply(
+            certificate=certificate.decode(), system=system, claims=claims
+        )
 
 
 def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:
@@ -267,10 +274,10 @@ def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:
 
 def use_up(folder: Path, public: str, *, is_server: bool) -> None:
     """Use a token. Raises EACCES if it was used before, or does not allow as much."""
-    made = read(folder / public, _Made, "file of a token")
-    if made is None:
+    token = read(folder / public, _Made, "file of a token")
+    if token is None:
         raise Fault("EACCES", "the token was used before; make another on the first machine: ctx team init")
-    if is_server and not made.is_server:
+    if is_server and not token.is_server:
         raise Fault("EACCES", "the token does not allow --server; make one that does: ctx team init --server")
     (folder / public).unlink()
     whole_files.sync(folder)

@@ -89,22 +89,22 @@ class Key:
 
     def secret_with(self, public: bytes) -> bytes:
         """Returns the shared secret of this key and that public key. Raises EPROTO if that is no good key."""
-        found = self._secrets.get(public)
-        if found is None:
+        secret = self._secrets.get(public)
+        if secret is None:
             if len(self._secrets) >= _MAX_SECRETS:
                 self._secrets.clear()
-            found = self._secrets[public] = self._exchanged(public)
-        return found
+            secret = self._secrets[public] = self._exchanged(public)
+        return secret
 
     def _exchanged(self, public: bytes) -> bytes:
         # From Ed25519 to X25519: RFC 8032, 5.1.5 for the private half, RFC 7748, 4.1 for the other.
-        ours = X25519PrivateKey.from_private_bytes(hashlib.sha512(self.raw).digest()[:RAW])
+        private = X25519PrivateKey.from_private_bytes(hashlib.sha512(self.raw).digest()[:RAW])
         y = int.from_bytes(public, "little") % 2**255
         try:
             u = (1 + y) * pow(1 - y, -1, _PRIME) % _PRIME
-            theirs = X25519PublicKey.from_public_bytes(u.to_bytes(RAW, "little"))
-            both = b"".join(sorted((self.public_raw, public)))
-            return hashlib.sha256(b"ctx-team-secret-1\0" + both + ours.exchange(theirs)).digest()
+            public_key = X25519PublicKey.from_public_bytes(u.to_bytes(RAW, "little"))
+            pair = b"".join(sorted((self.public_raw, public)))
+            return hashlib.sha256(b"ctx-team-secret-1\0" + pair + private.exchange(public_key)).digest()
         except ValueError:  # a public key of small order, with which the secret could be guessed
             raise Fault("EPROTO", "the key of that machine is unsafe (small order)") from None
 
@@ -125,13 +125,13 @@ def _based(data: bytes) -> str:
     return base64.b32encode(checked).rstrip(b"=").decode()
 
 
-def _unbased(text: str, what: str) -> bytes:
+def _unbased(text: str, title: str) -> bytes:
     try:
         data = base64.b32decode(text + "=" * (-len(text) % 8))
     except (binascii.Error, ValueError):
-        raise Fault("EINVAL", f"this is not {what}") from None
+        raise Fault("EINVAL", f"this is not {title}") from None
     if len(data) < 3 or binascii.crc_hqx(data[:-2], 0) != int.from_bytes(data[-2:], "little"):
-        raise Fault("EINVAL", f"this is not {what}: its checksum is wrong")
+        raise Fault("EINVAL", f"this is not {title}: its checksum is wrong")
     return data[:-2]
 
 
@@ -243,10 +243,10 @@ def machine_of(token: str, account: str) -> MachineToken:
     if not _verified(public_raw(ACCOUNT, account), padded(signature), signed):
         raise Fault("EPROTO", "the token of a machine is not signed by the team's key")
     try:
-        known = msgspec.json.decode(padded(body), type=_Known)
+        claims = msgspec.json.decode(padded(body), type=_Known)
     except UNREADABLE:
         raise Fault("EPROTO", "this is not the token of a machine") from None
-    return MachineToken(known.name, public_raw(USER, known.sub), known.iat)
+    return MachineToken(claims.name, public_raw(USER, claims.sub), claims.iat)
 
 
 # -- signed messages

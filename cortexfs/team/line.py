@@ -60,17 +60,17 @@ class CallLine:
         self.user = user  # the calling user of that machine
         self._client = client
         self._subject = subject
-        self._said = 0
-        self._heard = 0
+        self._sent_count = 0
+        self._received_count = 0
         self._splitter = wire.Splitter(_MAX_PIECE)
         self._queue: list[tuple[int, bytes]] = []
         self._queued = 0  # bytes of it, without standard input
-        self._wanted = 0  # bytes of standard input that may still come
+        self._input_room = 0  # bytes of standard input that may still come
         self._news = Bell()  # for the task that waits for messages,
         self._room = Bell()  # and for the task that waits for room to send
         self._credit = WINDOW
-        self._taken = 0
-        self.left = False  # the other side has cancelled the call
+        self._unreported = 0
+        self.is_cancelled = False  # the other side has cancelled the call
         self._is_unanswered = False
         self._quiet = (-1, 0)  # the number of pieces at the last check, and of checks without news
         self._fault: Fault | None = None
@@ -79,27 +79,27 @@ class CallLine:
 
     def has_room(self, data: bytes) -> bool:
         """Returns True if these bytes of a stream may be sent at once, and counts them if so."""
-        if self.left or self._credit <= 0 or len(data) > PIECE:
+        if self.is_cancelled or self._credit <= 0 or len(data) > PIECE:
             return False
         self._credit -= len(data)
         return True
 
-    def say(self, *said: tuple[int, bytes]) -> None:
-        if not said:
+    def say(self, *pieces: tuple[int, bytes]) -> None:
+        if not pieces:
             return
-        data = NUMBER.pack(self._said & 0xFFFFFFFF) + b"".join(wire.message(*each) for each in said)
+        data = NUMBER.pack(self._sent_count & 0xFFFFFFFF) + b"".join(wire.message(*each) for each in pieces)
         self._client.publish(self._subject, data)
-        self._said += 1
-        self._wanted += sum(_number(payload) for kind, payload in said if kind == wire.WANT)
+        self._sent_count += 1
+        self._input_room += sum(_number(payload) for kind, payload in pieces if kind == wire.WANT)
 
     async def say_output(self, kind: int, data: bytes) -> None:
         """Send bytes of a stream within the credit."""
         await in_task()
         for at in range(0, len(data), PIECE):
-            while self._credit <= 0 and not self.left:
+            while self._credit <= 0 and not self.is_cancelled:
                 self._check()
                 await self._room.rung()
-            if self.left:
+            if self.is_cancelled:
                 return
             part = data[at : at + PIECE]
             self._credit -= len(part)
@@ -108,10 +108,10 @@ class CallLine:
 
     def took(self, size: int) -> None:
         """Give credit for bytes that have been passed on."""
-        self._taken += size
-        if self._taken >= WINDOW // 4:
-            self.say((messages.CREDIT, wire.U32.pack(self._taken)))
-            self._taken = 0
+        self._unreported += size
+        if self._unreported >= WINDOW // 4:
+            self.say((messages.CREDIT, wire.U32.pack(self._unreported)))
+            self._unreported = 0
 
     # -- receiving
 
@@ -133,11 +133,11 @@ class CallLine:
             raise Fault("EPROTO", f"{self.peer} has sent an invalid piece of a call")
         if data == messages.UNKNOWN:
             raise Fault("EHOSTDOWN", f"{self.peer} was away during the call, and has ended it")
-        if NUMBER.unpack_from(data)[0] != self._heard & 0xFFFFFFFF:
+        if NUMBER.unpack_from(data)[0] != self._received_count & 0xFFFFFFFF:
             raise Fault("EHOSTDOWN", f"a message of {self.peer} was lost on its way")
-        self._heard += 1
-        said, is_asked = self._splitter.feed(memoryview(data)[NUMBER.size :]), False
-        for kind, payload in said:
+        self._received_count += 1
+        pieces, is_asked = self._splitter.feed(memoryview(data)[NUMBER.size :]), False
+        for kind, payload in pieces:
             if kind == messages.CREDIT:
                 self._credit = min(WINDOW, self._credit + _number(payload))
                 self._room.ring()
@@ -146,25 +146,25 @@ class CallLine:
             if kind in (messages.ASK, messages.ANSWER):
                 continue
             if kind == wire.STDIN:
-                self._wanted -= len(payload)
+                self._input_room -= len(payload)
             else:
                 self._queued += len(payload)
             self._queue.append((kind, payload))
             if kind == messages.CANCEL:
-                self.left = True  # the rest of a stream is dropped
+                self.is_cancelled = True  # the rest of a stream is dropped
                 self._room.ring()
         if is_asked:  # once, even if this piece asks several times
             self.say((messages.ANSWER, b""))
-        is_much = self._queued > MAX_QUEUED or max(len(said), len(self._queue)) > MAX_MESSAGES
-        if not self._splitter.clean or is_much or self._wanted < 0:
+        is_much = self._queued > MAX_QUEUED or max(len(pieces), len(self._queue)) > MAX_MESSAGES
+        if not self._splitter.clean or is_much or self._input_room < 0:
             raise Fault("EPROTO", f"{self.peer} has sent more than this machine allowed")
         self._news.ring()
 
     def look(self) -> None:
         """Ask, if nothing has come since the last check. Break off, if nothing has come for too long."""
-        heard, looks = self._quiet
-        looks = looks + 1 if heard == self._heard else 0
-        self._quiet = (self._heard, looks)
+        count, looks = self._quiet
+        looks = looks + 1 if count == self._received_count else 0
+        self._quiet = (self._received_count, looks)
         if looks > QUIET_LOOKS:
             self.break_off(Fault("EHOSTDOWN", f"{self.peer} has not answered during the call"))
         elif looks:
@@ -205,16 +205,16 @@ class CallLine:
     @property
     def is_unheard(self) -> bool:
         """Returns True if NATS found no receiver of this call, and nothing has come from one."""
-        return self._heard == 0 and self._is_unanswered
+        return self._received_count == 0 and self._is_unanswered
 
     def has_heard(self, kind: int) -> bool:
         """Returns True if such a message waits for `next`."""
         return any(each == kind for each, _ in self._queue)
 
-    def put_back(self, said: list[tuple[int, bytes]]) -> None:
+    def put_back(self, pieces: list[tuple[int, bytes]]) -> None:
         """Put these back, to be returned first by `next`."""
-        self._queue[:0] = said
-        self._queued += sum(len(payload) for _, payload in said)
+        self._queue[:0] = pieces
+        self._queued += sum(len(payload) for _, payload in pieces)
 
     def _check(self) -> None:
         if self._fault is not None:
@@ -265,6 +265,6 @@ class CallLines:
 
     def lose(self, peer: str | None, fault: Fault) -> None:
         """End the calls with one machine that is gone, or with all."""
-        for (who, _), line in list(self._by_run.items()):
-            if peer in (None, who):
+        for (machine, _), line in list(self._by_run.items()):
+            if peer in (None, machine):
                 line.break_off(fault)

@@ -72,13 +72,13 @@ class DaemonChannel:
         control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)  # it would take the room of descriptors
         control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * messages.MAX_PACKET)
         self._control = control
-        self._say, self._said = trio.open_memory_channel[bytes](math.inf)
+        self._say, self._packets = trio.open_memory_channel[bytes](math.inf)
 
-    def tell(self, said: FromLink) -> None:
-        self._say.send_nowait(_pack(said))
+    def tell(self, message: FromLink) -> None:
+        self._say.send_nowait(_pack(message))
 
     async def send(self) -> None:
-        async for packet in self._said:
+        async for packet in self._packets:
             await send(self._control, packet)
 
     async def receive(self) -> tuple[CallOpening | SessionOpening, socket.socket] | None:
@@ -162,23 +162,23 @@ class TeamLink:
 
     def _piece(self, delivery: Delivery) -> None:
         _, _, _, from_, run = delivery.subject.split(".")
-        known = any(each.hear(from_, run, delivery) for each in self._lines)
-        if not known and delivery.data[messages.NUMBER.size :] == _ASKED:
+        is_known = any(each.hear(from_, run, delivery) for each in self._lines)
+        if not is_known and delivery.data[messages.NUMBER.size :] == _ASKED:
             with contextlib.suppress(Fault):  # the other machine asks again
                 self.client.publish(subjects.run(from_, self.member.machine, run), messages.UNKNOWN)
 
     def _facts_changed(self, facts: TeamFacts) -> None:
         """Use the servers that are known now. This machine tries its own server first."""
         me = self.member.machine
-        known = sorted(facts.servers, key=lambda each: (each.machine != me, random.random()))
+        servers = sorted(facts.servers, key=lambda each: (each.machine != me, random.random()))
         if facts.is_cluster:
-            self.client.servers = [address for each in known for address in each.addresses]
+            self.client.servers = [address for each in servers for address in each.addresses]
         self.server.apply(facts)
 
-    def _object_changed(self, said: messages.RemoteObject | messages.ObjectGone) -> None:
-        if said.machine != self.member.machine:
-            self.daemon.tell(said)
-        self.pools.changed(said)
+    def _object_changed(self, change: messages.RemoteObject | messages.ObjectGone) -> None:
+        if change.machine != self.member.machine:
+            self.daemon.tell(change)
+        self.pools.changed(change)
 
     def _machine_changed(self, machine: str, is_live: bool) -> None:
         self.pools.machine_changed()
@@ -217,7 +217,7 @@ class TeamLink:
 
     async def _watch(self) -> None:
         """Keep status.json up to date, and report a connection that is away."""
-        was_away, kept, problem = False, None, ""
+        was_away, last, problem = False, None, ""
         while True:
             now = {
                 "pid": os.getpid(),
@@ -239,10 +239,10 @@ class TeamLink:
             if self.client.problem and not was_away:
                 self._away()
             was_away = bool(self.client.problem)
-            if now != kept:
+            if now != last:
                 try:
                     await trio.to_thread.run_sync(written, self.places.status, now)
-                    kept, problem = now, ""
+                    last, problem = now, ""
                 except OSError as error:  # a full disk, for example: it is tried again, and logged once
                     if str(error) != problem:
                         log.warning("the state of the team cannot be saved: %s", problem := str(error))

@@ -32,8 +32,8 @@ def check_who(text: str) -> str:
 
 
 def fits(pattern: str, user: str, machine: str) -> bool:
-    named, _, where = pattern.rpartition("@")
-    return named in ("*", user) and where in ("*", machine)
+    name, _, where = pattern.rpartition("@")
+    return name in ("*", user) and where in ("*", machine)
 
 
 def user_name(uid: int) -> str:
@@ -48,19 +48,19 @@ def parse(text: str, path: str) -> list[tuple[str, str]]:
     """Returns the pairs of a team.map."""
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.partition("#")[0].strip()
-        if not said:
+        rule = line.partition("#")[0].strip()
+        if not rule:
             continue
-        who, equals, here = (part.strip() for part in said.partition("="))
-        if not equals or not _WHO.fullmatch(who) or not here or " " in here:
-            raise Fault("EINVAL", f"{path}:{number}: write USER@MACHINE = USER, not {said[:80]!r}")
-        rows.append((who, here))
+        pattern, equals, here = (part.strip() for part in rule.partition("="))
+        if not equals or not _WHO.fullmatch(pattern) or not here or " " in here:
+            raise Fault("EINVAL", f"{path}:{number}: write USER@MACHINE = USER, not {rule[:80]!r}")
+        rows.append((pattern, here))
     return rows
 
 
 def of_map(path: Path) -> list[tuple[str, str]]:
-    said = believed.whole(path, _MAX_MAP, "map of a team")
-    return [] if said is None else parse(said.decode(errors="replace"), str(path))
+    data = believed.whole(path, _MAX_MAP, "map of a team")
+    return [] if data is None else parse(data.decode(errors="replace"), str(path))
 
 
 class Mapping:
@@ -68,7 +68,7 @@ class Mapping:
 
     def __init__(self, places: TeamPlaces) -> None:
         self._places = places
-        self._seen: tuple[object, ...] = ()
+        self._stamps: tuple[object, ...] = ()
         self._exports: list[Export] = []
         self._map: list[tuple[str, str]] = []
 
@@ -85,12 +85,12 @@ class Mapping:
 
     def user(self, user: str, machine: str) -> str:
         """Returns the name here of a user there, by the map; empty if there is none."""
-        return next((here for who, here in self.rows if fits(who, user, machine)), "")
+        return next((here for pattern, here in self.rows if fits(pattern, user, machine)), "")
 
     def export(self, object_: str, user: str, machine: str) -> Export:
         """Returns the export of an object (`tool/make`) to a user there. Raises EACCES if there is none."""
         for each in self.exports:
-            if each.object == object_ and any(fits(who, user, machine) for who in each.to):
+            if each.object == object_ and any(fits(pattern, user, machine) for pattern in each.to):
                 return each
         raise Fault("EACCES", f"that machine does not export {object_} to {user}@{machine}")
 
@@ -104,12 +104,12 @@ class Mapping:
 
     def _look(self) -> None:
         """Read the files again if they have changed. While one cannot be read, nothing is exported."""
-        seen = tuple(_stamp(path) for path in (self._places.exports, self._places.map))
-        if seen != self._seen:
-            self._exports, self._map, self._seen = [], [], ()
+        stamps = tuple(_stamp(path) for path in (self._places.exports, self._places.map))
+        if stamps != self._stamps:
+            self._exports, self._map, self._stamps = [], [], ()
             self._exports = self._places.read_exports()
             self._map = of_map(self._places.map)
-            self._seen = seen
+            self._stamps = stamps
 
 
 def _stamp(path: Path) -> object:

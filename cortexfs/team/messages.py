@@ -107,12 +107,12 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True):
     talks: bool = False  # a conversation on the agent's socket, not a run
 
 
-def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
-    """Decode untrusted input. Raises EPROTO, with a message that begins with `what`, if it is invalid."""
+def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, title: str) -> T:
+    """Decode untrusted input. Raises EPROTO, with a message that begins with `title`, if it is invalid."""
     try:
         return decoder.decode(data)
     except UNREADABLE as error:
-        raise Fault("EPROTO", f"{what}: {error}") from None
+        raise Fault("EPROTO", f"{title}: {error}") from None
 
 
 def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -115,9 +115,9 @@ class Client:
             raise Fault("EAGAIN", "the team's server does not read fast enough; try again")
         self._send(nats_wire.publish(subject, data, reply, headers))
 
-    async def room(self, left: int = _FEW) -> None:
+    async def room(self, size: int = _FEW) -> None:
         """Wait until at most so many bytes are unsent."""
-        while len(self._unsent) > left and not self.problem:
+        while len(self._unsent) > size and not self.problem:
             await self._sent.wait()
 
     def _send(self, data: bytes) -> None:
@@ -136,10 +136,10 @@ class Client:
             self._sent.set()
             self._sent = trio.Event()
 
-    def subscribe(self, subject: str, heard: Callable[[Delivery], None]) -> None:
+    def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> None:
         self._count += 1
         number = str(self._count)
-        self._handlers[number] = (subject, heard)
+        self._handlers[number] = (subject, handler)
         if not self.problem:
             self._send(nats_wire.subscribe(subject, number))
 
@@ -150,23 +150,23 @@ class Client:
         word = secrets.token_hex(12)
         send, answers = trio.open_memory_channel[Delivery](16 << 10)
         self._answers[word] = send
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         try:
             self.publish(subject, data, f"{self._inbox}.{word}", headers)
             with trio.move_on_after(ANSWER_SECONDS):
                 while True:
-                    found.append(await answers.receive())
-                    if found[-1].status == "503":
+                    deliveries.append(await answers.receive())
+                    if deliveries[-1].status == "503":
                         raise Fault("EHOSTDOWN", "no machine in the team answers this request now")
-                    if not is_batch or found[-1].status in _BATCH_ENDS:
-                        return found
+                    if not is_batch or deliveries[-1].status in _BATCH_ENDS:
+                        return deliveries
         finally:
             del self._answers[word]
         raise Fault("ETIMEDOUT", f"the team's server has not answered within {ANSWER_SECONDS:g} s")
 
-    async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
-        """Publish data, and wait until a stream stores it. Raises a Fault for any error but `passed`."""
-        stored(await self.request(subject, data), passed)
+    async def stored(self, subject: str, data: bytes, tolerated: int = 0) -> None:
+        """Publish data, and wait until a stream stores it. Raises a Fault for any error but `tolerated`."""
+        stored(await self.request(subject, data), tolerated)
 
     def _answered(self, delivery: Delivery) -> None:
         waiting = self._answers.get(delivery.subject.rpartition(".")[2])
@@ -203,9 +203,9 @@ class Client:
     async def _once(self, address: str) -> None:
         try:
             with trio.fail_after(CONNECT_SECONDS):
-                stream, heard = await self._opened(address), Heard()
+                stream, parser = await self._opened(address), Heard()
                 try:
-                    first = await self._greet(stream, heard)
+                    first = await self._greet(stream, parser)
                 except BaseException:
                     stream.close()
                     raise
@@ -221,7 +221,7 @@ class Client:
                 nursery.start_soon(self._write, stream)
                 nursery.start_soon(self._watch)
                 self.on_connect()
-                await self._read(stream, heard, first)
+                await self._read(stream, parser, first)
         finally:
             self.problem = self.problem or "it has ended"
             self._sent.set()
@@ -240,17 +240,17 @@ class Client:
             raise Fault("EACCES", "the server is not the one that the token is for")
         return stream
 
-    async def _greet(self, stream: TlsStream, heard: Heard) -> list[Any]:
+    async def _greet(self, stream: TlsStream, parser: Heard) -> list[Any]:
         """Prove this client's identity. Returns the messages that came after the server's welcome."""
-        said: list[Any] = []
+        items: list[Any] = []
         greeted = False
         while True:
             data = await stream.receive()
             if not data:
                 raise Fault("EHOSTDOWN", "it has closed the connection")
-            said += heard.feed(data)
-            while said:
-                word = said.pop(0)
+            items += parser.feed(data)
+            while items:
+                word = items.pop(0)
                 if not isinstance(word, Word):
                     continue
                 if word.name == "INFO" and not greeted:
@@ -259,7 +259,7 @@ class Client:
                 elif word.name == "-ERR":
                     raise Fault("EACCES", f"it says {word.text.decode(errors='replace')[:100]}")
                 elif word.name == "PONG":
-                    return said
+                    return items
 
     def _options(self, info: bytes) -> bytes:
         try:
@@ -283,16 +283,16 @@ class Client:
             await stream.writable()
             self._flush()
 
-    async def _read(self, stream: TlsStream, heard: Heard, first: list[Any]) -> None:
-        said = first
+    async def _read(self, stream: TlsStream, parser: Heard, first: list[Any]) -> None:
+        items = first
         while True:
-            for one in said:
-                self._hear(one)
+            for item in items:
+                self._hear(item)
             self.on_read()
             data = await stream.receive()
             if not data:
                 raise Fault("EHOSTDOWN", "it has closed the connection")
-            self._is_silent, said = False, heard.feed(data)
+            self._is_silent, items = False, parser.feed(data)
 
     async def _watch(self) -> None:
         """Ping a silent server. Raises a Fault if it does not answer. Reading needs no timer in this way."""
@@ -306,47 +306,47 @@ class Client:
             elif silent == 2 * LOOKS:
                 raise Fault("EHOSTDOWN", "it does not answer any more")
 
-    def _hear(self, said: Any) -> None:
-        if isinstance(said, Delivery):
-            found = self._handlers.get(said.number)
-            if found:
+    def _hear(self, item: Any) -> None:
+        if isinstance(item, Delivery):
+            entry = self._handlers.get(item.number)
+            if entry:
                 try:
-                    found[1](said)
+                    entry[1](item)
                 except Fault as fault:
-                    log.info("a message of the team on %s is ignored: %s", said.subject, fault.message)
+                    log.info("a message of the team on %s is ignored: %s", item.subject, fault.message)
                 except Exception as bug:  # a bug about one untrusted message must not end the link
-                    log.error("a message of the team on %s has caused an error: %r", said.subject, bug)
-        elif said.name == "PING":
+                    log.error("a message of the team on %s has caused an error: %r", item.subject, bug)
+        elif item.name == "PING":
             self._send(b"PONG\r\n")
-        elif said.name == "-ERR":
-            log.warning("the team's server says %s", said.text.decode(errors="replace")[:200])
+        elif item.name == "-ERR":
+            log.warning("the team's server says %s", item.text.decode(errors="replace")[:200])
 
 
-def stored(found: list[Delivery], passed: int) -> StreamAnswer:
-    """Returns a stream's answer to a message to store. Raises a Fault for any error but `passed`."""
-    answer = stream_answer(found)
-    if answer.error is not None and answer.error.err_code != passed:
+def stored(deliveries: list[Delivery], tolerated: int) -> StreamAnswer:
+    """Returns a stream's answer to a message to store. Raises a Fault for any error but `tolerated`."""
+    answer = stream_answer(deliveries)
+    if answer.error is not None and answer.error.err_code != tolerated:
         raise Fault("ENOSPC", f"the team's server cannot store the message: {answer.error.description[:100]}")
     return answer
 
 
-def stream_answer(found: list[Delivery]) -> StreamAnswer:
+def stream_answer(deliveries: list[Delivery]) -> StreamAnswer:
     try:
-        return msgspec.json.decode(found[0].data, type=StreamAnswer)
+        return msgspec.json.decode(deliveries[0].data, type=StreamAnswer)
     except UNREADABLE:
         raise Fault("EPROTO", "the team's server has sent an answer that cannot be read") from None
 
 
-async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Delivery]:
+async def batch(client: Client, subject: str, request: dict[str, Any]) -> list[Delivery]:
     """Returns some messages of a stream, each with its subject there; none if there are no more."""
-    answers = await client.request(subject, msgspec.json.encode(asked), is_batch=True)
-    found = [each for each in answers if not each.status]
-    return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+    answers = await client.request(subject, msgspec.json.encode(request), is_batch=True)
+    deliveries = [each for each in answers if not each.status]
+    return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in deliveries]
 
 
-def sequence_of(one: Delivery) -> int:
+def sequence_of(delivery: Delivery) -> int:
     """Returns the number of a message in its stream."""
-    return int(one.headers.get("Nats-Sequence", "0"))
+    return int(delivery.headers.get("Nats-Sequence", "0"))
 
 
 def _reason(problems: BaseException) -> str:

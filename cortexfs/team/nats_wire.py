@@ -82,32 +82,32 @@ class Heard:
     def __init__(self) -> None:
         self._buffer = bytearray()
         # The words of a message, and the sizes of its head and of all.
-        self._wanted: tuple[list[str], int, int] | None = None
+        self._pending: tuple[list[str], int, int] | None = None
 
     def feed(self, data: bytes) -> list[Said]:
         self._buffer += data
-        found: list[Said] = []
+        items: list[Said] = []
         at = 0
         while True:
-            if self._wanted is None:
+            if self._pending is None:
                 end = self._buffer.find(b"\r\n", at)
                 if end < 0:
                     break
                 line, at = bytes(self._buffer[at:end]), end + 2
                 if (word := self._line(line)) is not None:
-                    found.append(word)
+                    items.append(word)
                 continue
-            words, head, size = self._wanted
+            words, head, size = self._pending
             if len(self._buffer) - at < size + 2:
                 break
-            whole = bytes(self._buffer[at : at + size])
-            found.append(_delivery(words, whole[:head], whole[head:]))
+            message = bytes(self._buffer[at : at + size])
+            items.append(_delivery(words, message[:head], message[head:]))
             at += size + 2
-            self._wanted = None
+            self._pending = None
         del self._buffer[:at]
-        if self._wanted is None and len(self._buffer) > _MAX_LINE:
+        if self._pending is None and len(self._buffer) > _MAX_LINE:
             raise Fault("EPROTO", "the server of the team has sent a line that is too long")
-        return found
+        return items
 
     def _line(self, line: bytes) -> Word | None:
         name, _, rest = line.partition(b" ")
@@ -121,7 +121,7 @@ class Heard:
             raise Fault("EPROTO", "the server of the team does not speak NATS") from None
         if not (2 <= len(words) <= 3 and 0 <= head <= min(size, _MAX_HEADERS) and size <= 2 * MAX_PAYLOAD):
             raise Fault("EPROTO", "the server of the team has sent a message over the limit")
-        self._wanted = (words, head, size)
+        self._pending = (words, head, size)
         return None
 
 

@@ -98,14 +98,14 @@ class Outgoing:
         try:
             incarnation = self._directory.incarnation_of(machine)
             self._begin(machine, opening, replace(begin, run=run, incarnation=incarnation))
-            await self._begun(line, machine)
+            await self._await_begin(line, machine)
             is_agents = opening.class_ == "agent"
-            heard = _Frames() if is_agents else _Conversion(opening.class_)
+            conversion = _Frames() if is_agents else _Conversion(opening.class_)
             if line.has_heard(wire.EXIT):  # a short answer, all at once, so nothing has to be waited for
-                await self._to_daemon(side, line, heard)
+                await self._to_daemon(side, line, conversion)
             else:
                 say = partial(self._from_daemon, side, line, is_agents)
-                await until_one_ends(partial(self._to_daemon, side, line, heard), say)
+                await until_one_ends(partial(self._to_daemon, side, line, conversion), say)
         finally:
             end()
 
@@ -124,7 +124,7 @@ class Outgoing:
             self._names[uid] = user_name(uid)
         return self._names[uid]
 
-    async def _begun(self, line: CallLine, machine: str) -> None:
+    async def _await_begin(self, line: CallLine, machine: str) -> None:
         if not await line.hears_soon():
             await in_task()
             with trio.move_on_after(BEGIN_SECONDS) as patience:
@@ -151,22 +151,22 @@ class Outgoing:
         """Pass on standard input, of an agent a client's lines, within the credit. The daemon half-closes to
         cancel the call, or when the client has gone."""
         with contextlib.suppress(OSError, Fault):
-            while (heard := await side.next()) is not None:
-                if is_agents and heard[1]:
-                    await line.say_output(wire.STDOUT, heard[1])
-                elif heard[0] == wire.STDIN:
-                    line.say(heard)
+            while (message := await side.next()) is not None:
+                if is_agents and message[1]:
+                    await line.say_output(wire.STDOUT, message[1])
+                elif message[0] == wire.STDIN:
+                    line.say(message)
                 await self._client.room()
                 await trio.lowlevel.checkpoint()
         self._cancel(line)
 
     async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion | _Frames) -> None:
         while True:
-            out, taken, ended = bytearray(), 0, False
+            out, size, ended = bytearray(), 0, False
             for kind, payload in await line.next():
                 if kind == wire.STDOUT:
-                    out += conversion.said(payload)
-                    taken += len(payload)
+                    out += conversion.output(payload)
+                    size += len(payload)
                 elif kind == wire.WANT and len(payload) == wire.U32.size:
                     out += wire.message(wire.WANT, payload)
                 elif kind == messages.REFUSED:
@@ -179,7 +179,7 @@ class Outgoing:
             await side.say(bytes(out))
             if ended:
                 return
-            line.took(taken)
+            line.took(size)
             await trio.lowlevel.checkpoint()
 
 
@@ -196,7 +196,7 @@ class _Frames:
     def __init__(self) -> None:
         self._lines = LineSplitter()
 
-    def said(self, data: bytes) -> bytes:
+    def output(self, data: bytes) -> bytes:
         return b"".join(line + b"\n" for line in self._lines.feed(data) if line and _is_frame(line))
 
     def end(self, status: bytes) -> bytes:
@@ -233,9 +233,9 @@ class _Conversion:
         self._class = class_
         self._lines = LineSplitter()
         self._fault: Fault | None = None
-        self._told = False  # whether deltas were sent since the last message
+        self._has_deltas = False  # whether deltas were sent since the last message
 
-    def said(self, data: bytes) -> bytes:
+    def output(self, data: bytes) -> bytes:
         out: list[bytes] = []
         for line in self._lines.feed(data):
             if not line:
@@ -258,11 +258,11 @@ class _Conversion:
     def _messages(self, frame: frames.AnyFrame) -> Iterator[bytes]:
         match frame:
             case frames.Delta(text=text):
-                self._told = True
+                self._has_deltas = True
                 yield from _texts(wire.DELTA, text)
             case frames.Message(role="assistant", content=content) if self._class == "model":
-                told, self._told = self._told, False
-                if not told:
+                has_deltas, self._has_deltas = self._has_deltas, False
+                if not has_deltas:
                     yield from _texts(wire.DELTA, "".join(part.text for part in content))
             case frames.Progress(message=text):
                 yield from _texts(wire.PROGRESS, text)

@@ -114,31 +114,31 @@ class TeamPlaces:
         return self.member.exists()
 
     def read_member(self) -> Member:
-        said = read(self.member, Member, "the file of this machine's part in a team")
-        if said is None:
+        member = read(self.member, Member, "the file of this machine's part in a team")
+        if member is None:
             raise Fault("EHOSTDOWN", "this machine is in no team; see: ctx team join --help")
-        return said
+        return member
 
     def write_member(self, member: Member) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         written(self.member, member)
 
     def read_secrets(self) -> TeamSecrets:
-        said = read(self.secrets, TeamSecrets, "the file of the team's keys")
-        if said is None:
+        secrets = read(self.secrets, TeamSecrets, "the file of the team's keys")
+        if secrets is None:
             raise Fault("EACCES", "the keys of the team are on the machine where it was begun; do it there")
-        return said
+        return secrets
 
     def read_machines(self) -> dict[str, MachineRecord]:
-        found = {}
+        machines = {}
         for path in sorted(self.machines.glob("*")) if self.machines.exists() else ():
-            if (said := read(path, MachineRecord, "the file of a machine")) is not None:
-                found[path.name] = said
-        return found
+            if (record := read(path, MachineRecord, "the file of a machine")) is not None:
+                machines[path.name] = record
+        return machines
 
     def removed(self) -> dict[str, int]:
         """Returns the public keys of removed machines, with the times of their removal."""
-        return {one.public: one.removed for one in self.read_machines().values() if one.removed}
+        return {record.public: record.removed for record in self.read_machines().values() if record.removed}
 
     def read_facts(self) -> TeamFacts:
         return read(self.facts, TeamFacts, "the file of a team's facts") or TeamFacts()
@@ -151,10 +151,10 @@ def written(path: Path, value: object) -> None:
     whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], 0o600)
 
 
-def read(path: Path, type_: type[T], what: str) -> T | None:
+def read(path: Path, type_: type[T], title: str) -> T | None:
     """Returns the value in such a file, or None if there is no file."""
-    said = believed.whole(path, _MAX_FILE, what)
+    data = believed.whole(path, _MAX_FILE, title)
     try:
-        return None if said is None else msgspec.json.decode(said, type=type_)
+        return None if data is None else msgspec.json.decode(data, type=type_)
     except UNREADABLE as error:
         raise Fault("EINVAL", f"{path} is damaged: {error}") from None

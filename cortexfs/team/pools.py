@@ -32,11 +32,11 @@ class Pools:
         """Returns the machines for a call, the best first. Raises EHOSTDOWN if none is present."""
         members = self._members.get((class_, name), {})
         if machine == ANY:
-            found = [one for one in members.values() if self._presence.is_live(one.machine)]
-            if not found:
+            candidates = [member for member in members.values() if self._presence.is_live(member.machine)]
+            if not candidates:
                 why = f"no machine that exports {class_}/{name} is connected"
                 raise Fault("EHOSTDOWN", f"{why}; see: ctx team status")
-            return sorted(found, key=lambda one: self._rank(one.machine))
+            return sorted(candidates, key=lambda member: self._rank(member.machine))
         if not self._presence.is_live(machine):
             raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
         if machine not in members:
@@ -45,19 +45,19 @@ class Pools:
 
     def _rank(self, machine: str) -> tuple[int, int, str]:
         """Returns the load. Between equal loads our own calls decide, as the report may be a moment old."""
-        ours = self.going(machine)
-        return max(self._presence.busy.get(machine, 0), ours), ours, machine
+        calls = self.going(machine)
+        return max(self._presence.busy.get(machine, 0), calls), calls, machine
 
-    def changed(self, said: RemoteObject | ObjectGone) -> None:
+    def changed(self, change: RemoteObject | ObjectGone) -> None:
         """Take in that a machine has changed an export, or has withdrawn it."""
-        if said.machine == self._machine:
+        if change.machine == self._machine:
             return
-        key = (said.class_, said.name)
+        key = (change.class_, change.name)
         members = self._members.setdefault(key, {})
-        if isinstance(said, RemoteObject):
-            members[said.machine] = said
+        if isinstance(change, RemoteObject):
+            members[change.machine] = change
         else:
-            members.pop(said.machine, None)
+            members.pop(change.machine, None)
         if not members:
             del self._members[key]
         self._tell(_pooled(members) if members else ObjectGone(ANY, *key))
@@ -73,10 +73,10 @@ class Pools:
 def _pooled(members: Mapping[str, RemoteObject]) -> RemoteObject:
     """Returns the pool, as an object of a machine with the name `any`."""
     every = [members[machine] for machine in sorted(members)]
-    effects = dict.fromkeys(effect for one in every for effect in one.capabilities.effects)
+    effects = dict.fromkeys(effect for member in every for effect in member.capabilities.effects)
     return replace(
         every[0],
         machine=ANY,
         capabilities=replace(every[0].capabilities, effects=tuple(effects)),
-        dry_run_flag=all(one.dry_run_flag for one in every),
+        dry_run_flag=all(member.dry_run_flag for member in every),
     )

@@ -25,35 +25,37 @@ GONE_SECONDS = 5.0
 
 
 class Presence:
-    def __init__(self, client: Client, known: Collection[str], changed: Callable[[str, bool], None]) -> None:
-        self._known = known
+    def __init__(
+        self, client: Client, machines: Collection[str], changed: Callable[[str, bool], None]
+    ) -> None:
+        self._machines = machines
         self._client = client
         self._changed = changed
-        self._heard: dict[str, float] = {}
+        self._beats: dict[str, float] = {}  # the time of the last beat, by machine
         self._moved: dict[str, float] = {}  # the time at which it came or went
         self._answered = -math.inf
         self.busy: dict[str, int] = {}
 
     def is_live(self, machine: str) -> bool:
-        return machine in self._heard
+        return machine in self._beats
 
     @property
     def live(self) -> list[str]:
-        return sorted(self._heard)
+        return sorted(self._beats)
 
     def hear(self, delivery: Delivery) -> None:
         machine = messages.check_machine(delivery.subject.rpartition(".")[2])
-        if machine not in self._known:
+        if machine not in self._machines:
             return
-        now, was_there, goes = trio.current_time(), machine in self._heard, delivery.data == b"gone"
-        if was_there == goes:
+        now, was_there, is_gone = trio.current_time(), machine in self._beats, delivery.data == b"gone"
+        if was_there == is_gone:
             if now - self._moved.get(machine, -math.inf) < QUIET_SECONDS:
                 return
             self._moved[machine] = now
-        if goes:
+        if is_gone:
             self.forget(machine)
             return
-        self._heard[machine] = now
+        self._beats[machine] = now
         self.busy[machine] = int(delivery.data) if delivery.data.isdigit() and len(delivery.data) < 7 else 0
         if not was_there:
             self._changed(machine, True)
@@ -62,13 +64,13 @@ class Presence:
                 self.beat()  # so that the new machine knows us as soon
 
     def forget(self, machine: str) -> None:
-        if self._heard.pop(machine, None) is not None:
+        if self._beats.pop(machine, None) is not None:
             self.busy.pop(machine, None)
             self._changed(machine, False)
 
-    def beat(self, said: bytes = b"") -> None:
+    def beat(self, data: bytes = b"") -> None:
         try:
-            self._client.publish(subjects.live(self._client.name), said or b"%d" % self.calls())
+            self._client.publish(subjects.live(self._client.name), data or b"%d" % self.calls())
         except Fault:
             return  # the connection is away, and others will notice
 
@@ -84,5 +86,5 @@ class Presence:
             now = trio.current_time()
             self._moved = {each: when for each, when in self._moved.items() if when > now - QUIET_SECONDS}
             limit = now - GONE_SECONDS
-            for machine in [each for each, when in self._heard.items() if when < limit]:
+            for machine in [each for each, when in self._beats.items() if when < limit]:
                 self.forget(machine)

@@ -51,7 +51,7 @@ LEAVES = Effect("network_request", "partially_reversible", "on_risk", "not_suppo
 log = logging.getLogger("cortexfs")
 
 _pack = msgspec.msgpack.Encoder().encode
-_heard: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
+_messages: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 
 
 class RemoteHost(Host):
@@ -59,9 +59,9 @@ class RemoteHost(Host):
 
     def __init__(self, link: LinkProcess, key: tuple[Plugin, Identity], pairs: Pairs) -> None:
         super().__init__(0, key, link.control, lambda number: True, pairs, -1)
-        plugin, who = key
+        plugin, identity = key
         machine, class_, name = plugin.target.split(" ")
-        opening = CallOpening(machine, class_, name, who.uid, who.label, who.depth)
+        opening = CallOpening(machine, class_, name, identity.uid, identity.label, identity.depth)
         self.packet = _pack(opening)
         self.is_enclosed = True  # no directory of this machine exists there
         self.retired = True  # it is a host of one call
@@ -86,7 +86,7 @@ class LinkProcess(NamedTuple):
     async def receive(self) -> FromLink | None:
         try:
             data = await receive(self.control)
-            return _heard.decode(data) if data else None
+            return _messages.decode(data) if data else None
         except ConnectionError:
             return None
         except UNREADABLE as error:
@@ -113,34 +113,34 @@ class RemoteObjects:
         self._changed = changed
         self._sessions = sessions  # works with each link while it lasts
         self._link: LinkProcess | None = None
-        self._told: dict[Key, tuple[RemoteObject, float]] = {}  # with the time since which each is there
+        self._entries: dict[Key, tuple[RemoteObject, float]] = {}  # with the time since which each is there
         self._live: set[str] = set()
         self._news = trio.Event()
-        self._asked = trio.Event()
+        self._reload = trio.Event()
         self.problem = ""
 
     def again(self) -> None:
         """Note that the configuration was read again: the machine may have joined or left a team."""
-        self._asked.set()
+        self._reload.set()
 
     @property
     def objects(self) -> dict[Key, Object]:
         """Returns the exports of other machines, as rows of the registry."""
-        found = {}
-        for key, (said, since) in self._told.items():
+        objects = {}
+        for key, (remote, since) in self._entries.items():
             try:
-                found[key] = self._object(key, said, since)
+                objects[key] = self._object(key, remote, since)
             except Fault as fault:
-                log.info("%s of the machine %s is ignored: %s", said.name, said.machine, fault.message)
-        return found
+                log.info("%s of the machine %s is ignored: %s", remote.name, remote.machine, fault.message)
+        return objects
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show)
             while True:
                 while not self._places.is_joined:
-                    self._asked = trio.Event()
-                    await self._asked.wait()
+                    self._reload = trio.Event()
+                    await self._reload.wait()
                 try:
                     await self._linked()
                 except OSError as problem:
@@ -148,7 +148,7 @@ class RemoteObjects:
                     log.error("%s", self.problem)
                 self._live.clear()
                 if not self._places.is_joined:
-                    self._told.clear()
+                    self._entries.clear()
                 self._news.set()
                 await trio.sleep(RETRY_SECONDS)
 
@@ -175,8 +175,8 @@ class RemoteObjects:
                 nursery.start_soon(self._print, printed)
                 nursery.start_soon(self._until_left, link)
                 nursery.start_soon(self._sessions, link.control)
-                while (said := await link.receive()) is not None:
-                    self._hear(said)
+                while (message := await link.receive()) is not None:
+                    self._hear(message)
                 nursery.cancel_scope.cancel()
         finally:
             self._link = None
@@ -188,8 +188,8 @@ class RemoteObjects:
     async def _until_left(self, link: LinkProcess) -> None:
         """End the link when the machine has left its team."""
         while self._places.is_joined:
-            self._asked = trio.Event()
-            await self._asked.wait()
+            self._reload = trio.Event()
+            await self._reload.wait()
         self.problem = "this machine has left its team"
         link.control.shutdown(socket.SHUT_RDWR)
 
@@ -197,29 +197,29 @@ class RemoteObjects:
         """Write the link's standard error to the daemon's log."""
         while True:
             await trio.lowlevel.wait_readable(printed)
-            said = os.read(printed, _PRINTED)
-            if not said:
+            data = os.read(printed, _PRINTED)
+            if not data:
                 return
-            for line in said.decode(errors="replace").splitlines():
+            for line in data.decode(errors="replace").splitlines():
                 log.info("team: %s", one_line(line))
 
-    def _hear(self, said: FromLink) -> None:
+    def _hear(self, message: FromLink) -> None:
         """Take in a message of the link. An object with an invalid name is ignored, as it is never shown."""
         with contextlib.suppress(Fault):
-            self._take(said)
+            self._take(message)
             self._news.set()
 
-    def _take(self, said: FromLink) -> None:
-        match said:
+    def _take(self, message: FromLink) -> None:
+        match message:
             case RemoteObject(machine=machine, class_=class_, name=name):
                 key = (class_, messages.shown_name(class_, name, machine))
                 if class_ not in messages.CLASSES:
                     return
-                known = self._told.get(key)
-                if known or len(self._told) < messages.MAX_OBJECTS:
-                    self._told[key] = said, known[1] if known else time.time()
+                entry = self._entries.get(key)
+                if entry or len(self._entries) < messages.MAX_OBJECTS:
+                    self._entries[key] = message, entry[1] if entry else time.time()
             case ObjectGone(machine=machine, class_=class_, name=name):
-                self._told.pop((class_, messages.shown_name(class_, name, machine)), None)
+                self._entries.pop((class_, messages.shown_name(class_, name, machine)), None)
             case MachineState(machine=machine, is_live=is_live):
                 (self._live.add if is_live else self._live.discard)(machine)
             case LinkState(problem=problem):
@@ -233,52 +233,52 @@ class RemoteObjects:
             self._news = trio.Event()
             await self._changed()
 
-    def _object(self, key: Key, said: RemoteObject, since: float) -> Object:
+    def _object(self, key: Key, remote: RemoteObject, since: float) -> Object:
         class_, name = key
-        origin = f"{ORIGIN}{said.machine}"
-        plugin = Plugin(origin, "", hostcalls.TEAM, f"{said.machine} {said.class_} {said.name}")
+        origin = f"{ORIGIN}{remote.machine}"
+        plugin = Plugin(origin, "", hostcalls.TEAM, f"{remote.machine} {remote.class_} {remote.name}")
         try:
-            schema = msgspec.json.decode(said.schema, type=dict)
+            schema = msgspec.json.decode(remote.schema, type=dict)
         except UNREADABLE:
             raise Fault("EPROTO", "its schema is not a JSON object") from None
-        limit = said.extra.get("limit", "")
+        limit = remote.extra.get("limit", "")
         facts = ModelFacts(
-            tuple(said.extra.get("cap", "").split()),
+            tuple(remote.extra.get("cap", "").split()),
             int(limit) if limit.isdecimal() and len(limit) < 10 else None,
         )
-        seconds = None if said.timeout is None else round(min(max(1.0, said.timeout), 1e6))
-        told = Descriptor(
+        seconds = None if remote.timeout is None else round(min(max(1.0, remote.timeout), 1e6))
+        descriptor = Descriptor(
             name,
-            said.description,
+            remote.description,
             schema,
             seconds,
-            replace(said.capabilities, effects=(*said.capabilities.effects, LEAVES)),
+            replace(remote.capabilities, effects=(*remote.capabilities.effects, LEAVES)),
             facts if class_ == "model" else None,
-            dry_run_flag=said.dry_run_flag,
+            dry_run_flag=remote.dry_run_flag,
         )
         if class_ == "agent":
-            made = _agent(plugin, since, described.judged(told), said.extra.get("cap", ""))
+            object_ = _agent(plugin, since, described.judged(descriptor), remote.extra.get("cap", ""))
         else:
-            made = described.object_of(plugin, origin, since, described.judged(told))
-        if made.plugin is None or said.machine in self._live:
-            return made
-        return replace(made, status=f"broken: {_away(said.machine)}")
+            object_ = described.object_of(plugin, origin, since, described.judged(descriptor))
+        if object_.plugin is None or remote.machine in self._live:
+            return object_
+        return replace(object_, status=f"broken: {_away(remote.machine)}")
 
 
 def _away(machine: str) -> str:
     return "the pool's machines are all away" if machine == messages.ANY else f"the machine {machine} is away"
 
 
-def _agent(plugin: Plugin, since: float, told: Descriptor, cap: str) -> Object:
+def _agent(plugin: Plugin, since: float, descriptor: Descriptor, cap: str) -> Object:
     """Returns an agent. Its powers, tools and sessions are its machine's. Raises a Fault if it is invalid."""
-    if told.fault:
-        raise Fault("EPROTO", told.fault)
+    if descriptor.fault:
+        raise Fault("EPROTO", descriptor.fault)
     abilities = [word for word in cap.split() if word.isascii() and word.isidentifier()]
     return Object(
         class_="agent",
-        name=told.name,
-        description=told.description,
-        capabilities=told.capabilities,
+        name=descriptor.name,
+        description=descriptor.description,
+        capabilities=descriptor.capabilities,
         plugin=plugin,
         origin=plugin.name,
         registered=since,

@@ -51,22 +51,22 @@ log = logging.getLogger("cortexfs")
 def program(environ: Mapping[str, str] = os.environ) -> str:
     """Returns the path of a server that is new enough: that of this installation, or one on PATH."""
     beside = str(Path(sysconfig.get_path("scripts")) / PROGRAM)
-    named = environ.get(VARIABLE)
-    candidates = [named] if named else [beside, shutil.which(PROGRAM, path=environ.get("PATH"))]
+    choice = environ.get(VARIABLE)
+    candidates = [choice] if choice else [beside, shutil.which(PROGRAM, path=environ.get("PATH"))]
     old = ""
     for path in filter(None, candidates):
         try:
-            said = subprocess.run(
+            output = subprocess.run(
                 [path, "--version"], capture_output=True, timeout=10, check=True, text=True
             ).stdout
         except (OSError, subprocess.SubprocessError):
             continue
-        found = _VERSION.search(said)
+        found = _VERSION.search(output)
         if found and (int(found[1]), int(found[2])) >= OLDEST:
             return path
         old = old or f"{path} is {found[0] if found else 'of an unknown version'}"
-    wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later is needed; pip install 'cortexfs[team]' brings it"
-    raise Fault("EHOSTDOWN", f"{old}, and {wanted}" if old else f"there is no {PROGRAM} here: {wanted}")
+    need = f"version {OLDEST[0]}.{OLDEST[1]} or later is needed; pip install 'cortexfs[team]' brings it"
+    raise Fault("EHOSTDOWN", f"{old}, and {need}" if old else f"there is no {PROGRAM} here: {need}")
 
 
 class NatsSettings(msgspec.Struct, frozen=True):
@@ -79,15 +79,15 @@ class NatsSettings(msgspec.Struct, frozen=True):
     claims: list[str]  # JWTs: of the operator, the account, and the system's account
 
 
-def claims(kept: TeamSecrets, removed: Mapping[str, int]) -> list[str]:
+def claims(secrets: TeamSecrets, removed: Mapping[str, int]) -> list[str]:
     """Returns the JWTs that a server has to trust. `removed` has the keys of removed machines."""
-    operator, account, system = map(keys.Key.of_seed, (kept.operator, kept.account, kept.system))
-    said = [
+    operator, account, system = map(keys.Key.of_seed, (secrets.operator, secrets.account, secrets.system))
+    claim_sets = [
         keys.operator_claims(operator, system.public),
         keys.account_claims(operator.public, account.public, "team", stores=True, removed=removed),
         keys.account_claims(operator.public, system.public, "system", stores=False),
     ]
-    return [each.signed(operator) for each in said]
+    return [each.signed(operator) for each in claim_sets]
 
 
 def route(address: str) -> str:
@@ -127,10 +127,10 @@ def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: Team
         "}",
     ]
     if facts.is_cluster:
-        others = [f'"nats://{each.route}"' for each in facts.servers]
+        routes = [f'"nats://{each.route}"' for each in facts.servers]
         pins = [f'"{each.pin}"' for each in facts.servers]
         lines += ["cluster {", '  name: "team"', f'  listen: "{route(engine.listen)}"']
-        lines += [f"  routes: [{', '.join(others)}]", "  tls {", *tls, f'  ca_file: "{folder}/authority.pem"']
+        lines += [f"  routes: [{', '.join(routes)}]", "  tls {", *tls, f'  ca_file: "{folder}/authority.pem"']
         lines += ["  verify: true", f"  pinned_certs: [{', '.join(pins)}]", "  }", "}"]
     return "\n".join(lines).encode() + b"\n"
 
@@ -148,10 +148,12 @@ def keep(places: TeamPlaces, engine: NatsSettings, key: bytes, certificate: byte
 def _started(folder: Path, tools: str) -> subprocess.Popen[bytes]:
     """Start a server that ends with the link, however that ends, as its port must be free for the next. Call
     it in the main thread, as the server ends with that thread."""
-    with open(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
+    with open(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
         words = [tools, "-c", str(folder / "nats.conf")]
         ends = partial(_end_with, os.getpid())
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=ends)
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=ends
+        )
 
 
 def _end_with(parent: int) -> None:
@@ -168,7 +170,7 @@ class TeamServer:
         self._machine = machine
         self._is_first = places.secrets.exists()
         self._engine = read(places.engine, NatsSettings, "the file of a team's server")
-        self._wanted = trio.Event()
+        self._need = trio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     def apply(self, facts: TeamFacts) -> None:
@@ -178,8 +180,8 @@ class TeamServer:
         is_named = self._machine in [each.machine for each in facts.servers]
         is_wanted = is_named if facts.is_cluster else self._is_first
         if not is_wanted:
-            if self._wanted.is_set():  # otherwise a task waits for this event
-                self._wanted = trio.Event()
+            if self._need.is_set():  # otherwise a task waits for this event
+                self._need = trio.Event()
             self._end()
             return
         path = self._folder / "nats.conf"
@@ -190,7 +192,7 @@ class TeamServer:
                 self._end()
         except OSError as problem:
             log.error("the new configuration of the team's server cannot be written: %s", problem)
-        self._wanted.set()
+        self._need.set()
 
     def _end(self) -> None:
         if self._process is not None:
@@ -199,7 +201,7 @@ class TeamServer:
     async def run(self) -> None:
         """Keep the server running, for ever."""
         while self._engine is not None:
-            await self._wanted.wait()
+            await self._need.wait()
             try:
                 await self._once(self._engine.program)
             except OSError as problem:

@@ -147,16 +147,16 @@ class SessionChannel:
         end.setblocking(False)
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
         self._decoder = decoder
-        self._say, self._said = trio.open_memory_channel[bytes](math.inf)
+        self._say, self._packets = trio.open_memory_channel[bytes](math.inf)
 
-    def tell(self, said: FromDaemon | ToDaemon) -> None:
-        data = _pack(said)
+    def tell(self, message: FromDaemon | ToDaemon) -> None:
+        data = _pack(message)
         self._say.send_nowait(_LENGTH.pack(len(data)) + data)
 
     async def send(self) -> None:
         """Send until the other end is gone, which `receive` reports."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async for data in self._said:
+            async for data in self._packets:
                 await self._stream.send_all(data)
 
     async def receive(self) -> Any:
@@ -170,15 +170,15 @@ class SessionChannel:
         return messages.decoded(self._decoder, await self._exactly(size), "a session's message is not valid")
 
     async def _exactly(self, size: int) -> bytes:
-        found = bytearray()
+        buffer = bytearray()
         try:
-            while len(found) < size:
-                if not (data := await self._stream.receive_some(size - len(found))):
+            while len(buffer) < size:
+                if not (data := await self._stream.receive_some(size - len(buffer))):
                     return b""
-                found += data
+                buffer += data
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
-        return bytes(found)
+        return bytes(buffer)
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)

@@ -47,28 +47,28 @@ class LogStore:
 
     async def look(self) -> tuple[str, int]:
         """Returns the time when the stream was made, and the number of its last message."""
-        found = await self._client.request(subjects.LOG_INFO, b"")
-        answer = nats_client.stream_answer(found)
+        deliveries = await self._client.request(subjects.LOG_INFO, b"")
+        answer = nats_client.stream_answer(deliveries)
         if answer.error:
             raise Fault("EHOSTDOWN", f"the team's server refuses: {answer.error.description}")
         return answer.created, answer.state.last_seq
 
     async def get(self, filter_: str, first: int) -> list[Delivery]:
         """Returns some messages from that number on; none if there are no more."""
-        asked = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
-        return await nats_client.batch(self._client, subjects.LOG_GET, asked)
+        request = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
+        return await nats_client.batch(self._client, subjects.LOG_GET, request)
 
-    async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
+    async def publish(self, team_log: TeamLog, start: int, data: bytes) -> int:
         """Store a piece behind the known ones. Returns its number, or 0 if the stream has more."""
-        subject = known.key.subject(self._client.name)
-        now = max(time.time(), (known.removed + 1.5) / 1000)  # after the removal by any clock
+        subject = team_log.key.subject(self._client.name)
+        now = max(time.time(), (team_log.removed + 1.5) / 1000)  # after the removal by any clock
         sealed = keys.seal(self._client.key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
         headers = {
-            "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
-            "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
+            "Nats-Expected-Last-Subject-Sequence": str(team_log.sequence),
+            "Nats-Expected-Last-Subject-Sequence-Subject": team_log.key.filter,
         }
-        found = await self._client.request(subject, sealed, headers=headers)
-        answer = nats_client.stored(found, _WRONG_SEQUENCE)
+        deliveries = await self._client.request(subject, sealed, headers=headers)
+        answer = nats_client.stored(deliveries, _WRONG_SEQUENCE)
         if answer.error is not None:
             return 0
         self._client.publish(subjects.said(self._client.name), b"")
@@ -100,7 +100,7 @@ class TeamLogs:
         self._counted = counted
         self._cursor = _Cursor()
         self._strangers: dict[str, float] = {}  # unknown machines, and the time when each was first seen
-        self._begun: Counter[str] = Counter()  # the number of logs that a machine's message made known first
+        self._counts: Counter[str] = Counter()  # the number of logs that a machine's message made known first
         self.logs: dict[LogKey, TeamLog] = {}
         self._unread: set[LogKey] = set()  # logs of which the stream has more than was read
         self.turn = trio.Lock()
@@ -119,16 +119,16 @@ class TeamLogs:
             self._cursor = _Cursor(created)
             self.logs.clear()
             self._unread.clear()
-            self._begun.clear()
+            self._counts.clear()
         return True
 
     async def catch_up(self) -> int:
         """Read some new messages. Returns the number of the last, or 0 if there are none."""
         async with self.turn:
-            found = await self._stream.get("ctx.log.>", self._cursor.sequence + 1)
-            for one in found:
-                await self._take_in(one)
-        return sequence_of(found[-1]) if found else 0
+            deliveries = await self._stream.get("ctx.log.>", self._cursor.sequence + 1)
+            for delivery in deliveries:
+                await self._take_in(delivery)
+        return sequence_of(deliveries[-1]) if deliveries else 0
 
     async def note(self, sequence: int) -> None:
         """Note that all messages up to this one are on the disk of this machine."""
@@ -156,46 +156,46 @@ class TeamLogs:
 
     async def read(self, key: LogKey) -> None:
         """Read all messages of the stream about a session after the known ones."""
-        known = self.logs.setdefault(key, TeamLog(key))
+        team_log = self.logs.setdefault(key, TeamLog(key))
         self._unread.add(key)
-        while found := await self._stream.get(key.filter, known.sequence + 1):
-            for one in found:
+        while deliveries := await self._stream.get(key.filter, team_log.sequence + 1):
+            for delivery in deliveries:
                 try:
-                    self._judge(one)
+                    self._judge(delivery)
                 except NotMet:
                     raise
                 except Fault as fault:
-                    _left(one, fault)
+                    _log_ignored(delivery, fault)
         self._unread.discard(key)
 
-    async def _take_in(self, one: Delivery) -> None:
+    async def _take_in(self, delivery: Delivery) -> None:
         """Take in one message of the stream. Raises a Fault if the rest of its log does not come."""
         try:
-            machine, key = LogKey.of(one.subject)
+            machine, key = LogKey.of(delivery.subject)
             if key in self.logs and key not in self._unread:
-                self._judge(one)
+                self._judge(delivery)
                 return
             if key not in self.logs:
-                if len(self.logs) >= MAX_LOGS or self._begun[machine] >= MAX_OF_ONE:
+                if len(self.logs) >= MAX_LOGS or self._counts[machine] >= MAX_OF_ONE:
                     raise Fault("EAGAIN", f"the limit is {MAX_LOGS} sessions, {MAX_OF_ONE} of a machine")
-                self._begun[machine] += 1
+                self._counts[machine] += 1
         except NotMet:
             raise
         except Fault as fault:
-            _left(one, fault)
+            _log_ignored(delivery, fault)
             return
         await self.read(key)
 
-    def _judge(self, one: Delivery) -> None:
-        machine, key = LogKey.of(one.subject)
-        known, sequence = self.logs[key], sequence_of(one)
-        if sequence <= known.sequence:
+    def _judge(self, delivery: Delivery) -> None:
+        machine, key = LogKey.of(delivery.subject)
+        team_log, sequence = self.logs[key], sequence_of(delivery)
+        if sequence <= team_log.sequence:
             return
         self._meet(machine)
-        known.sequence = sequence
-        piece = piece_of(keys.opened(self._key_of(machine), one.subject, one.data))
-        known.take(machine, piece, self._key_of, keys.stamp_of(one.data))
-        self._counted(known, machine, piece)
+        team_log.sequence = sequence
+        piece = piece_of(keys.opened(self._key_of(machine), delivery.subject, delivery.data))
+        team_log.take(machine, piece, self._key_of, keys.stamp_of(delivery.data))
+        self._counted(team_log, machine, piece)
 
     def _meet(self, machine: str) -> None:
         """Raises NotMet for a machine whose token may still come, as its messages must not be ignored."""
@@ -209,6 +209,6 @@ class TeamLogs:
             self._strangers.pop(machine, None)  # a machine that is gone for a while is waited for again
 
 
-def _left(one: Delivery, fault: Fault) -> None:
+def _log_ignored(delivery: Delivery, fault: Fault) -> None:
     if fault.code != "ESTALE":  # one of our own pieces, which counted when it was stored
-        log.info("a message about a session, %s, is ignored: %s", one.subject, fault.message)
+        log.info("a message about a session, %s, is ignored: %s", delivery.subject, fault.message)

@@ -74,7 +74,7 @@ class SessionStream:
         self._unread: str | None = "it was not read yet"
         self._unkept: dict[LogKey, str] = {}  # the reason why the server does not keep a piece
         self._part = 0  # the last part that was sent to the daemon
-        self._told: dict[LogKey, int] = {}  # the last part of a session, unless the daemon has taken it in
+        self._parts: dict[LogKey, int] = {}  # the last part of a session, unless the daemon has taken it in
         self._marks: dict[int, trio.Event] = {}  # marks that the daemon has not reached yet
         self._mark = 0
         self._news = trio.Event()
@@ -89,24 +89,24 @@ class SessionStream:
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(channel.send)
             self._nursery.start_soon(self._follow)
-            while (said := await channel.receive()) is not None:
+            while (message := await channel.receive()) is not None:
                 try:
-                    self._hear(said)
+                    self._hear(message)
                 except Fault as fault:
                     log.info("a session of the team is ignored: %s", fault.message)
             self._nursery.cancel_scope.cancel()
 
-    def _hear(self, said: FromDaemon) -> None:
-        match said:
+    def _hear(self, message: FromDaemon) -> None:
+        match message:
             case LocalLog(place=place):
-                key = self._key_at(place) or _key_in(said)
-                if key and said.after >= self._told.get(key, 0):
-                    self._local[key] = said
+                key = self._key_at(place) or _key_in(message)
+                if key and message.after >= self._parts.get(key, 0):
+                    self._local[key] = message
                     if key not in self._storing:
                         self._storing.add(key)
                         self._nursery.start_soon(self._store, key)
             case TakeLog():
-                self._nursery.start_soon(self._take, said)
+                self._nursery.start_soon(self._take, message)
             case KeptHere(mark=mark):
                 if mark in self._marks:
                     self._marks.pop(mark).set()
@@ -129,18 +129,18 @@ class SessionStream:
         for key, local in self._local.items():
             if local.place == place:
                 return key
-        for key, known in self._team.logs.items():
-            if key[1:] == rest and (found := self._place(known)) and found.uid == place.uid:
+        for key, team_log in self._team.logs.items():
+            if key[1:] == rest and (found := self._place(team_log)) and found.uid == place.uid:
                 return key
         return None
 
-    def _place(self, known: TeamLog) -> LogPlace | None:
+    def _place(self, team_log: TeamLog) -> LogPlace | None:
         """Returns its place on this machine, or None if it belongs to no user here."""
-        key = known.key
+        key = team_log.key
         user = key.user
         if key.origin != self._machine:
             user = self._mapping.user(key.user, key.origin)
-            if not user or not is_allowed(known.may, user, self._machine):
+            if not user or not is_allowed(team_log.may, user, self._machine):
                 return None
         try:
             uid = pwd.getpwnam(user).pw_uid
@@ -151,20 +151,20 @@ class SessionStream:
 
     def _may(self, user: str) -> list[str]:
         """Returns the map as patterns: names that are this user here, and, with `!`, names that are not."""
-        return [who if here == user else f"!{who}" for who, here in self._mapping.rows]
+        return [pattern if here == user else f"!{pattern}" for pattern, here in self._mapping.rows]
 
     # -- reading
 
     async def _follow(self) -> None:
-        looked = -math.inf
+        last_look = -math.inf
         while True:
             self._news = trio.Event()
             try:
-                if trio.current_time() - looked >= LOOK_SECONDS:  # however many messages come meanwhile
+                if trio.current_time() - last_look >= LOOK_SECONDS:  # however many messages come meanwhile
                     if await self._team.look():
                         self._channel.tell(StreamState("the stream is read"))
                         self._tell_state()
-                    looked = trio.current_time()
+                    last_look = trio.current_time()
                 while found := await self._team.catch_up():
                     await self._wait_kept()
                     await self._team.note(found)
@@ -175,7 +175,7 @@ class SessionStream:
                 if self._unread != fault.message:
                     self._unread = fault.message
                     self._tell_state()
-                looked = -math.inf
+                last_look = -math.inf
                 await trio.sleep(RETRY_SECONDS)
                 continue
             with trio.move_on_after(LOOK_SECONDS):
@@ -190,19 +190,19 @@ class SessionStream:
         self._marks[self._mark] = reached
         self._channel.tell(PiecesMark(self._mark))
         await reached.wait()
-        self._told = {key: last for key, last in self._told.items() if last > part}
+        self._parts = {key: last for key, last in self._parts.items() if last > part}
 
-    def _counted(self, known: TeamLog, machine: str, piece: StreamPiece) -> None:
+    def _counted(self, team_log: TeamLog, machine: str, piece: StreamPiece) -> None:
         """Take in a valid piece of the stream."""
-        place = self._place(known)
-        local = self._local.get(known.key)
-        if place and local and machine == known.machine == self._machine and local.size >= known.size:
-            self._channel.tell(LogStored(place, known.size))
+        place = self._place(team_log)
+        local = self._local.get(team_log.key)
+        if place and local and machine == team_log.machine == self._machine and local.size >= team_log.size:
+            self._channel.tell(LogStored(place, team_log.size))
             return
-        self._local.pop(known.key, None)  # the daemon's log may change now, and then it is reported anew
+        self._local.pop(team_log.key, None)  # the daemon's log may change now, and then it is reported anew
         if place:
             self._part += 1
-            self._told[known.key] = self._part
+            self._parts[team_log.key] = self._part
             self._channel.tell(LogPart(place, self._part, max(piece.start, 0), piece.data))
 
     # -- writing
@@ -230,47 +230,47 @@ class SessionStream:
 
     async def _store_piece(self, key: LogKey, local: LocalLog) -> bool:
         """Store one piece. Returns False if there is no more to store."""
-        known = self._team.logs.get(key) or await self._team.known(key)
+        team_log = self._team.logs.get(key) or await self._team.known(key)
         async with self._team.turn:
-            if self._local.get(key) is not local or self._team.logs.get(key) is not known:
+            if self._local.get(key) is not local or self._team.logs.get(key) is not team_log:
                 return True
-            if known.size and known.machine != self._machine:
+            if team_log.size and team_log.machine != self._machine:
                 return False
-            if local.size <= known.size:
-                self._channel.tell(LogStored(local.place, known.size))
+            if local.size <= team_log.size:
+                self._channel.tell(LogStored(local.place, team_log.size))
                 return False
-            data = _lines_of(local.path, known.size, local.size)
-            sequence = await self._stream.publish(known, known.size, data)
+            data = _lines_of(local.path, team_log.size, local.size)
+            sequence = await self._stream.publish(team_log, team_log.size, data)
             self._keeps(key)
-            if sequence and self._advance(known, data, sequence):
+            if sequence and self._advance(team_log, data, sequence):
                 if self._local.get(key):
-                    self._channel.tell(LogStored(local.place, known.size))
+                    self._channel.tell(LogStored(local.place, team_log.size))
             else:
                 await self._team.read(key)
             return True
 
-    def _advance(self, known: TeamLog, data: bytes, sequence: int) -> bool:
+    def _advance(self, team_log: TeamLog, data: bytes, sequence: int) -> bool:
         """Take in a stored piece of our own: it counts at once, and is skipped when it is read."""
         try:
             now = int(time.time() * 1000) + 1
-            known.take(self._machine, StreamPiece(known.size, data), self._key_of, now)
+            team_log.take(self._machine, StreamPiece(team_log.size, data), self._key_of, now)
         except Fault as fault:
             log.warning("a piece of a session is not valid: %s", fault.message)
             return False
-        known.sequence = sequence
+        team_log.sequence = sequence
         return True
 
-    async def _take(self, asked: TakeLog) -> None:
+    async def _take(self, request: TakeLog) -> None:
         try:
-            await self._own(asked)
+            await self._own(request)
             await self._wait_kept()
-            self._channel.tell(LogTaken(asked.number, "", ""))
+            self._channel.tell(LogTaken(request.number, "", ""))
         except Fault as fault:
-            self._channel.tell(LogTaken(asked.number, fault.code, fault.message))
+            self._channel.tell(LogTaken(request.number, fault.code, fault.message))
 
-    async def _own(self, asked: TakeLog) -> None:
+    async def _own(self, request: TakeLog) -> None:
         """Become the owner of a session. A session without pieces begins by that."""
-        place, by = asked.place, user_name(asked.place.uid)
+        place, user = request.place, user_name(request.place.uid)
         key = self._key_at(place)
         if key is None:
             raise Fault("ENOENT", f"the team has no session {place.session} that is yours here")
@@ -281,36 +281,36 @@ class SessionStream:
                 why = "an earlier session of that name is still being removed from the team; try again"
                 raise Fault("EHOSTDOWN", why)
         for _ in range(3):
-            known = await self._team.known(key)
+            team_log = await self._team.known(key)
             async with self._team.turn:
-                if known.machine == self._machine:
+                if team_log.machine == self._machine:
                     if key not in self._local:  # the log here was lost
                         await self._team.read_anew(key)
                     return
-                if known.machine and self._is_live(known.machine) and not asked.by_force:
-                    why = f"the session is on {known.machine}, which is connected; take it with --force"
+                if team_log.machine and self._is_live(team_log.machine) and not request.by_force:
+                    why = f"the session is on {team_log.machine}, which is connected; take it with --force"
                     raise Fault("EBUSY", why)
-                if known.machine and not known.may_have(by, self._machine):
+                if team_log.machine and not team_log.may_have(user, self._machine):
                     raise Fault("EACCES", f"the team.map of {key.origin}, where it began, did not allow you")
-                is_new = not known.size
-                may = self._may(key.user) if is_new else known.may
-                id_ = 1 if is_new else known.last_id + LEAP
-                line = owner_line(self._key, known, self._machine, by, may, id_)
-                await self._stream.publish(known, known.size, line)
+                is_new = not team_log.size
+                may = self._may(key.user) if is_new else team_log.may
+                id_ = 1 if is_new else team_log.last_id + LEAP
+                line = owner_line(self._key, team_log, self._machine, user, may, id_)
+                await self._stream.publish(team_log, team_log.size, line)
                 await self._team.read(key)
-                if is_new and known.machine == self._machine:
+                if is_new and team_log.machine == self._machine:
                     return  # a taken session may lack a part here, and is read anew
         raise Fault("EAGAIN", "other machines are taking this session now; try again")
 
     async def _remove(self, key: LogKey) -> None:
         while True:
             try:
-                known = await self._team.known(key)
+                team_log = await self._team.known(key)
                 async with self._team.turn:
-                    if known.machine != self._machine:
+                    if team_log.machine != self._machine:
                         self._removing.pop(key).set()
                         return
-                    await self._stream.publish(known, REMOVED, b"")
+                    await self._stream.publish(team_log, REMOVED, b"")
                     await self._team.read(key)
             except Fault:
                 await trio.sleep(RETRY_SECONDS)

@@ -35,11 +35,11 @@ def serve(link: socket.socket, root: str) -> None:
     while path := link.recv(MAX_PATH):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            wanted = f"{root}/{path.decode()}"
-            found = os.lstat(wanted)
-            is_link = stat.S_ISLNK(found.st_mode)
-            inode = (os.stat(wanted) if is_link else found).st_ino
-            connection.connect(wanted if wanted.endswith(".sock") else f"{root}/{SOCKET}")
+            target = f"{root}/{path.decode()}"
+            status = os.lstat(target)
+            is_link = stat.S_ISLNK(status.st_mode)
+            inode = (os.stat(target) if is_link else status).st_ino
+            connection.connect(target if target.endswith(".sock") else f"{root}/{SOCKET}")
             socket.send_fds(link, [ANSWER.pack(0, inode, is_link)], [connection.fileno()])
         except OSError as problem:
             link.send(ANSWER.pack(problem.errno or errno.EIO, 0, False))

@@ -98,7 +98,7 @@ class ConnectionRequest:
             look.register(each, select.POLLIN | select.POLLRDHUP)
         return bool(self._answer[1]) and not look.poll(0)
 
-    def taken(self) -> tuple[int, socket.socket]:
+    def result(self) -> tuple[int, socket.socket]:
         """Returns the inode of the object, and the connection."""
         data, rights = self._answer or (b"", [])
         if len(data) != standin.ANSWER.size:
@@ -119,10 +119,10 @@ class StandIn:
         with theirs:
             self._process = _started(account, root, theirs)
         self._account = account
-        self._seen = trio.current_time()
+        self._check_time = trio.current_time()
         ours.setblocking(False)
         self._socket = ours
-        self._asked: deque[ConnectionRequest] = deque()
+        self._requests: deque[ConnectionRequest] = deque()
         self._waiting: deque[ConnectionRequest] = deque()  # requests to be sent when one of these is answered
         self._spares: dict[str, ConnectionRequest] = {}  # by path, the oldest first
         self._used: dict[str, None] = {}  # paths, for which spares will be made
@@ -134,9 +134,9 @@ class StandIn:
         now = trio.current_time()
         if self._process.poll() is not None or self._socket.fileno() < 0:
             return False
-        if now - self._seen <= ACCOUNT_SECONDS:
+        if now - self._check_time <= ACCOUNT_SECONDS:
             return True
-        self._seen = now
+        self._check_time = now
         with contextlib.suppress(Fault):
             return _account(self._account.name) == self._account
         return False
@@ -155,11 +155,11 @@ class StandIn:
             spare.drop()
         return self._ask(path)
 
-    def prepare_later(self, used: ConnectionRequest) -> None:
+    def prepare_later(self, request: ConnectionRequest) -> None:
         """Ask for the connection of an object's next call ahead of time, once this answer is out. Not for a
         link, which may lead elsewhere by then."""
-        if not used.is_of_link:
-            self._used[used.path] = None
+        if not request.is_of_link:
+            self._used[request.path] = None
             self._some.ring()
 
     async def run(self) -> None:
@@ -187,33 +187,33 @@ class StandIn:
             self._spares[path] = self._ask(path)
 
     def _ask(self, path: str) -> ConnectionRequest:
-        wanted = ConnectionRequest(path)
-        self._waiting.append(wanted)
+        request = ConnectionRequest(path)
+        self._waiting.append(request)
         self._send()
-        return wanted
+        return request
 
     def _send(self) -> None:
-        while self._waiting and len(self._asked) < AT_ONCE:
+        while self._waiting and len(self._requests) < AT_ONCE:
             try:
                 self._socket.send(self._waiting[0].path.encode())
             except OSError as problem:  # ended, as answers must match the order of questions
                 self.end()
                 raise Fault("EHOSTDOWN", f"{ENDED}: {problem.strerror}") from None
-            self._asked.append(self._waiting.popleft())
+            self._requests.append(self._waiting.popleft())
 
-    async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
+    async def connected(self, request: ConnectionRequest) -> tuple[int, socket.socket]:
         """Returns the inode of an object, and a connection of this user to the mount."""
-        if not wanted.is_answered:
-            await wanted.answered.rings_soon()
-        if not wanted.is_answered:
+        if not request.is_answered:
+            await request.answered.rings_soon()
+        if not request.is_answered:
             await in_task()
             with trio.move_on_after(ANSWER_SECONDS):
-                while not wanted.is_answered:
-                    await wanted.answered.rung()
-        if wanted.is_answered:
-            return wanted.taken()
+                while not request.is_answered:
+                    await request.answered.rung()
+        if request.is_answered:
+            return request.result()
         self.end()  # a late answer would be taken for that of the next question
-        await self._gone()
+        await self._await_end()
         raise Fault("ETIMEDOUT", "the mount of that machine, or the home of its user, does not answer")
 
     async def _hear(self) -> None:
@@ -221,16 +221,16 @@ class StandIn:
             while self._socket.fileno() >= 0:
                 await trio.lowlevel.wait_readable(self._socket)
                 data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
-                if not self._asked or not data:  # it is no longer our program, or has ended
+                if not self._requests or not data:  # it is no longer our program, or has ended
                     _close(rights)
                     break
-                self._asked.popleft().answer(data, list(rights))
+                self._requests.popleft().answer(data, list(rights))
                 self._send()
         except (OSError, Fault, trio.ClosedResourceError):
             pass
         finally:
             self._process.kill()
-            for each in (*self._asked, *self._waiting):
+            for each in (*self._requests, *self._waiting):
                 each.answer(b"", [])
 
     def end(self) -> None:
@@ -243,7 +243,7 @@ class StandIn:
             self._socket.close()
         self._process.kill()
 
-    async def _gone(self) -> None:
+    async def _await_end(self) -> None:
         if not self.is_dying:
             return
         process = os.pidfd_open(self._process.pid)
@@ -270,17 +270,17 @@ class StandIns:
 
     def of(self, name: str) -> StandIn:
         """Returns the user's stand-in, and starts one if there is none."""
-        found = self._by_name.get(name)
-        if found is not None and not found.is_its_user:
-            if found.is_dying:
+        stand_in = self._by_name.get(name)
+        if stand_in is not None and not stand_in.is_its_user:
+            if stand_in.is_dying:
                 raise Fault("ETIMEDOUT", f"the home of {name} there, or the mount, does not answer")
-            found.end()
+            stand_in.end()
             self._ended = [each for each in (*self._ended, self._by_name.pop(name)) if each.is_dying]
-            found = None
-        if found is None:
-            found = self._by_name[name] = StandIn(_account(name), self._root)
-            self._nursery.start_soon(found.run)
-        return found
+            stand_in = None
+        if stand_in is None:
+            stand_in = self._by_name[name] = StandIn(_account(name), self._root)
+            self._nursery.start_soon(stand_in.run)
+        return stand_in
 
     def end(self) -> None:
         every = [*self._by_name.values(), *self._ended]

@@ -75,16 +75,16 @@ class TlsStream:
         if self._is_drained:
             await trio.lowlevel.wait_readable(self._socket)
             self._is_drained = False
-        found = await self._until(self._record)
-        size, pieces = len(found), [found]
-        while found and size < RECEIVE:
+        data = await self._until(self._record)
+        size, pieces = len(data), [data]
+        while data and size < RECEIVE:
             try:
-                found = self._record()
+                data = self._record()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 self._is_drained = True
                 break
-            size += len(found)
-            pieces.append(found)
+            size += len(data)
+            pieces.append(data)
         if size >= RECEIVE:  # a flood must not keep the others waiting
             await trio.lowlevel.cancel_shielded_checkpoint()
         return b"".join(pieces)

@@ -369,5 +369,5 @@ async def test_no_descriptor_of_an_answer_that_is_none_stays_open() -> None:
         wanted = ConnectionRequest("tool/1")
         wanted.answer(data, [os.open(os.devnull, os.O_RDONLY)])
         with pytest.raises(Fault):
-            wanted.taken()
+            wanted.result()
         assert descriptors() == before
