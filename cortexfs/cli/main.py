@@ -52,7 +52,7 @@ def _guarded(line: Sequence[str]) -> int:
     try:
         try:
             own, rest = parser.split(words)
-            rest = parser.spelt(rest)
+            rest = parser.canonical(rest)
             top = parser.top().parse_args(own) if own else _NOTHING
             if rest:
                 said = f"{said} {rest[0]}"

@@ -157,7 +157,7 @@ def is_object(path: str) -> bool:
 def rows(root: str, paths: Iterable[str]) -> Iterator[ObjectRow]:
     """Returns the facts about the objects at these paths."""
     told = _told(root)
-    return (told.get(short(root, path)) or listed(root, path) for path in paths)
+    return (told.get(short(root, path)) or row_of(root, path) for path in paths)
 
 
 def _told(root: str) -> dict[str, ObjectRow]:
@@ -186,7 +186,7 @@ def allowed(root: str) -> str:
     return lines
 
 
-def listed(root: str, path: str) -> ObjectRow:
+def row_of(root: str, path: str) -> ObjectRow:
     """Returns the facts in the first lines of an executable."""
     name = short(root, path)
     try:

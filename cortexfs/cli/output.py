@@ -75,7 +75,7 @@ def emit(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
 
 
-def listed(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+def print_rows(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
     """Print the values as JSON, or a table of these rows. Returns the exit status of a list."""
     if as_json:
         emit(values)

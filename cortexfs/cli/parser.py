@@ -199,7 +199,7 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place:]
 
 
-def spelt(words: list[str]) -> list[str]:
+def canonical(words: list[str]) -> list[str]:
     """Returns the command under our names: `ls` for list; list if the command has verbs and none is typed."""
     if words and (made := re.fullmatch(_NEW_PLUGIN, words[0].partition("=")[0])):
         named = [words[0].partition("=")[2]] if "=" in words[0] else []

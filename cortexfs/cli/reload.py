@@ -26,7 +26,7 @@ Outcome: TypeAlias = Callable[[dict[str, list[str]]], str | None]
 GoesOn: TypeAlias = Callable[[dict[str, list[str]]], bool]
 
 
-def told(
+def tell(
     given: str | None,
     outcome: Outcome = lambda facts: None,
     goes_on: GoesOn = lambda facts: False,

@@ -48,7 +48,7 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
     return arg("--session", "SESSION", "its name (default: default)", default="default"), scope
 
 
-def named(given: str | None, name: str, scope: Scope = "private") -> ChatPlace:
+def chat_place(given: str | None, name: str, scope: Scope = "private") -> ChatPlace:
     """Returns the object as the place of a chat about files here. Raises a Fault for a tool."""
     root = mounts.answering(given)
     path, whole = objects.conversing(root, name)

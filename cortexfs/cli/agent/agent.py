@@ -272,7 +272,7 @@ def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -
             return f"the mount at {root} does not show the change; does its daemon have another --state?"
         return None
 
-    return reload.told(given, outcome)
+    return reload.tell(given, outcome)
 
 
 def _awaited(path: str, there: bool) -> bool:

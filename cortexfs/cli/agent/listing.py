@@ -28,7 +28,7 @@ def listing(options: argparse.Namespace) -> int:
         one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
         for one in found
     ]
-    return output.listed(options.json, found, HEADS, ([one[head] for head in HEADS] for one in cells))
+    return output.print_rows(options.json, found, HEADS, ([one[head] for head in HEADS] for one in cells))
 
 
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
 
 def shown(root: str, path: str) -> dict[str, Any]:
     """Returns the row of an agent of a mount."""
-    said = objects.listed(root, path)
+    said = objects.row_of(root, path)
     values = {name: objects.control(path, name) for name in CONTROLS}
     return _cells(said.object, values, said.status, said.description)
 

@@ -80,7 +80,7 @@ def _lint(options: argparse.Namespace) -> int:
     cells = (
         (one.level, one.code, one.subject, f"{one.why}{f'; {one.mend}' if one.mend else ''}") for one in found
     )
-    output.listed(options.json, values, fields[:-1], cells)
+    output.print_rows(options.json, values, fields[:-1], cells)
     return EXIT_OK if lint.passed(found) else EXIT_FAILED
 
 

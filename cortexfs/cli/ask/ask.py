@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         return _list(options)
     asked, values = _given(options), _pairs("-p", options.param)
     if options.template:
-        found, values = prompts.named(options.template, options.root, values)
+        found, values = prompts.load(options.template, options.root, values)
         asked = found.under(asked)
     if options.save:
         return _save(options, asked, values)
@@ -98,7 +98,7 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 def _list(options: argparse.Namespace) -> int:
     there = {name: template.load(name) for name in template.known()}
-    there |= {name: AskOptions(prompt=about) for name, about in prompts.known(options.root).items()}
+    there |= {name: AskOptions(prompt=about) for name, about in prompts.descriptions(options.root).items()}
     if options.json:
         output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
     elif there:
@@ -145,7 +145,7 @@ def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
 @contextlib.contextmanager
 def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
     """Yields the object to ask, and the named object. With tools, an agent that has the tools is asked."""
-    model = talking.named(root, asked.model or objects.MAIN, scope)
+    model = talking.chat_place(root, asked.model or objects.MAIN, scope)
     if not asked.tools:
         yield model, model
         return
@@ -153,7 +153,7 @@ def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator
         raise Fault("EINVAL", f"{model.whole} is an agent, with tools of its own; -T goes with a model")
     holder = place.agent_of(session)
     with place.offered(root, holder.partition("/")[2], model.name, asked.tools):
-        yield talking.named(root, f"home/{os.getuid()}/{holder}", scope), model
+        yield talking.chat_place(root, f"home/{os.getuid()}/{holder}", scope), model
 
 
 def _ask(

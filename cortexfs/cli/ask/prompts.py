@@ -63,7 +63,7 @@ class _Schema(msgspec.Struct):
     prompts: list[ListedPrompt] = []
 
 
-def named(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
+def load(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
     """Returns a template of the user, or a prompt of a plugin or an MCP server, and the variables that are
     still to be filled in."""
     if name in template.known():
@@ -73,7 +73,7 @@ def named(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOpti
     return (_of_plugin(name, given) if "/" in name else template.load(name)), values
 
 
-def known(given: str | None) -> dict[str, str]:
+def descriptions(given: str | None) -> dict[str, str]:
     """Returns the descriptions of all prompts by name; none if no mount answers at once."""
     told = {name: one.description for name, one in of_plugins(given).items()}
     for name, one in of_servers(given).items():
@@ -125,7 +125,7 @@ def _of_server(name: str, given: str | None, values: Mapping[str, str]) -> AskOp
     return _options(said.messages)
 
 
-def completed(
+def completions(
     name: str, given: str | None, argument: Mapping[str, str], values: Mapping[str, str]
 ) -> list[str]:
     """Returns the server's proposals for an argument (`name` and `value`); none if the server has none."""

@@ -91,7 +91,7 @@ def _rm(options: argparse.Namespace) -> int:
 
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
-    return session.removed(options, sessions.find(root, entry.object, entry.space, entry.session))
+    return session.remove(options, sessions.find(root, entry.object, entry.space, entry.session))
 
 
 def _on(options: argparse.Namespace) -> int:

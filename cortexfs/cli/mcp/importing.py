@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cortexfs.cli import output
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.mcp.servers import told
+from cortexfs.cli.mcp.servers import tell
 from cortexfs.cli.mcp.starts import Starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import mcp_import, mcp_server
@@ -61,7 +61,7 @@ def _kept(
 
 
 def _followed(options: argparse.Namespace, names: Iterable[str]) -> tuple[str, int]:
-    return told(options.root, names, Starts(places_of(options).state, names))
+    return tell(options.root, names, Starts(places_of(options).state, names))
 
 
 def _read(path: Path) -> object:

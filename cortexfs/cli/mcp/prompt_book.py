@@ -84,7 +84,7 @@ class TemplateBook:
         said = values.get(INPUT, "")
         if name.startswith(AGENT) and name not in template.known():
             return self._of_agent(name, values)
-        asked, left = prompts.named(name, self._root, given)
+        asked, left = prompts.load(name, self._root, given)
         asked = asked.filled(left, said)
         text = "\n\n".join(filter(None, (asked.system, asked.prompt)))
         before = [(one["role"], one["content"]) for one in asked.before]
@@ -102,7 +102,7 @@ class TemplateBook:
             return [default] if default and default.startswith(argument["value"]) else []
         if name not in prompts.of_servers(self._root):
             return []
-        return prompts.completed(name, self._root, argument, values)
+        return prompts.completions(name, self._root, argument, values)
 
     def _of_agent(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         if set(values) != {TASK}:

@@ -39,7 +39,7 @@ def listing(options: argparse.Namespace) -> int:
     rows = [
         _row(name, servers, live) | {"printed": last_lines(where.state, name)} for name in servers.names()
     ]
-    return output.listed(options.json, rows, HEADS, (_cells(row) for row in rows))
+    return output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
 def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def add(options: argparse.Namespace) -> int:
     directories.create(where)  # this closes the state to others
     starts = Starts(where.state, [name])
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    said, status = told(options.root, [name], starts)
+    said, status = tell(options.root, [name], starts)
     output.say(f"added {name}, {servers.path(name)}; {said}")
     return status
 
 
-def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, int]:
+def tell(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, int]:
     """Have the daemon take servers over. Returns a sentence about the result, and the exit status. The output
     of the servers is shown meanwhile. A server that only requires a login is no failure."""
     failed: list[str] = []
@@ -106,7 +106,7 @@ def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, i
         failed.extend(name for name, why in broken.items() if mcp_server.login_at(name) not in why)
         return "; ".join(map(": ".join, broken.items())) or None
 
-    return reload.told(root, outcome, starts.go_on), EXIT_FAILED if failed else EXIT_OK
+    return reload.tell(root, outcome, starts.go_on), EXIT_FAILED if failed else EXIT_OK
 
 
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
@@ -167,7 +167,7 @@ def known(options: argparse.Namespace) -> Servers:
 
 def remove(options: argparse.Namespace) -> int:
     known(options).remove(options.name)
-    output.say(f"removed {options.name} and its secrets; {reload.told(options.root)}")
+    output.say(f"removed {options.name} and its secrets; {reload.tell(options.root)}")
     return EXIT_OK
 
 
@@ -204,7 +204,7 @@ def login(options: argparse.Namespace) -> int:
         output.say(f"{options.name} needs no login")
         return EXIT_OK
     servers.keep_login(options.name, found)
-    output.say(f"logged in at {options.name}; {reload.told(options.root)}")
+    output.say(f"logged in at {options.name}; {reload.tell(options.root)}")
     return EXIT_OK
 
 
@@ -213,5 +213,5 @@ def logout(options: argparse.Namespace) -> int:
     if not servers.read(options.name).login:
         raise Fault("ENOENT", f"there is no login at {options.name}")
     servers.forget_login(options.name)
-    output.say(f"removed the login at {options.name}; {reload.told(options.root)}")
+    output.say(f"removed the login at {options.name}; {reload.tell(options.root)}")
     return EXIT_OK

@@ -49,7 +49,7 @@ def _renew(options: argparse.Namespace, place: ProviderFolder) -> int:
         table = abilities.read(_source(options.renew), options.renew, time.time())
     directories.create(place.where)
     place.providers.abilities.keep(table)
-    output.say(f"{_about(table)}; {reload.told(options.root)}")
+    output.say(f"{_about(table)}; {reload.tell(options.root)}")
     return EXIT_OK
 
 

@@ -46,7 +46,7 @@ def add_local(options: argparse.Namespace) -> int:
     if not wanted:
         output.say(f"{weights.DEFAULT} is installed already")
         return EXIT_OK
-    output.say(f"installed {weights.DEFAULT}; {reload.told(options.root)}")
+    output.say(f"installed {weights.DEFAULT}; {reload.tell(options.root)}")
     return EXIT_OK
 
 
@@ -81,7 +81,7 @@ def add_gguf(options: argparse.Namespace) -> int:
     if missing and not options.install:
         output.say(f"{missing} must be installed to use it: run this again with --install")
     output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
-    output.say(reload.told(options.root))
+    output.say(reload.tell(options.root))
     return EXIT_OK
 
 
@@ -101,5 +101,5 @@ def _check_readable(path: Path) -> None:
 def remove(name: str, where: directories.Places, root: str | None) -> int:
     if not weights.remove(where.config, name):
         raise Fault("ENOENT", f"no file was added as {name}; see: ctx ls model")
-    output.say(f"removed {name}, and left its file where it is; {reload.told(root)}")
+    output.say(f"removed {name}, and left its file where it is; {reload.tell(root)}")
     return EXIT_OK

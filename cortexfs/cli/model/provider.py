@@ -41,7 +41,7 @@ class ProviderFolder:
         self.root: str | None = options.root
 
     def told(self, name: str) -> str:
-        return reload.told(self.root, reload.broken("provider", name, "cannot be used"))
+        return reload.tell(self.root, reload.broken("provider", name, "cannot be used"))
 
     def key(self, name: str, provider: Provider) -> str:
         """Returns the key, as the daemon would find it, but with the variables of this process."""
@@ -238,7 +238,7 @@ def models(options: argparse.Namespace) -> int:
             output.say(f"{name}: {fault.message}")
     cells = ((row["model"], row["limit"] or "unknown", " ".join(row["cap"]), row["id"]) for row in rows)
     heads = ("model", "limit", "cap", "id")
-    output.listed(options.json, rows, heads, (tuple(map(str, row)) for row in cells))
+    output.print_rows(options.json, rows, heads, (tuple(map(str, row)) for row in cells))
     return status
 
 
@@ -275,7 +275,7 @@ def listing(options: argparse.Namespace) -> int:
          row.get("base_url") or row["reason"])
         for row in rows
     )  # fmt: skip
-    return output.listed(options.json, rows, ("name", "format", "key", "models", "address"), cells)
+    return output.print_rows(options.json, rows, ("name", "format", "key", "models", "address"), cells)
 
 
 def new(options: argparse.Namespace) -> int:

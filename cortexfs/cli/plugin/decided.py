@@ -60,7 +60,7 @@ def manifest_of(where: directories.Places, name: str) -> JsonManifest:
 def _decide(options: argparse.Namespace, where: directories.Places, make: Callable[[Chosen], Chosen]) -> str:
     """Write the decision down and tell the daemon. Returns a sentence about the result."""
     DecisionStore(where.state).change(options.name, make)
-    return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))
+    return reload.tell(options.root, reload.broken("plugin", options.name, "does not load"))
 
 
 def settings_verb(options: argparse.Namespace) -> int:

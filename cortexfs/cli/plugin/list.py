@@ -26,7 +26,7 @@ HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools
 
 def listing(options: argparse.Namespace) -> int:
     rows = _rows(places_of(options), live_of(options))
-    return output.listed(options.json, rows, HEADS, (_cells(row) for row in rows))
+    return output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
 def trust(options: argparse.Namespace) -> int:
@@ -37,13 +37,13 @@ def trust(options: argparse.Namespace) -> int:
         if not options.publisher:
             raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
         count = store.remove(options.publisher, options.fingerprint)
-        said = reload.told(options.root)
+        said = reload.tell(options.root)
         output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
         return EXIT_OK
     known = store.read()
     heads = ("publisher", "key", "trusted since")
     rows = ((one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known)
-    return output.listed(options.json, msgspec.to_builtins(known), heads, rows)
+    return output.print_rows(options.json, msgspec.to_builtins(known), heads, rows)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

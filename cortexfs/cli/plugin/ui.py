@@ -90,7 +90,7 @@ def ui(options: argparse.Namespace) -> int:
         return _one(options, known, parts)
     rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
     cells = (tuple(row[head] for head in HEADS) for row in rows)
-    return output.listed(options.json, [part.row() for part in parts], HEADS, cells)
+    return output.print_rows(options.json, [part.row() for part in parts], HEADS, cells)
 
 
 def _known(options: argparse.Namespace) -> _Known:

@@ -168,7 +168,7 @@ def _agents(current: str, root: str | None) -> list[str]:
     """Returns the agents that can be removed, so neither the built-in one nor links."""
     point = _live(root)
     paths = [path for path in objects.paths_of(point, "agent") if not os.path.islink(path)]
-    return [os.path.basename(path) for path in paths if objects.listed(point, path).origin != "builtin"]
+    return [os.path.basename(path) for path in paths if objects.row_of(point, path).origin != "builtin"]
 
 
 def _tools(current: str, root: str | None) -> list[str]:
@@ -201,7 +201,7 @@ def _callers(current: str, root: str | None) -> list[str]:
 def _templates(current: str, root: str | None) -> list[str]:
     from cortexfs.cli.ask import prompts, template
 
-    return [*template.known(), *prompts.known(root)]
+    return [*template.known(), *prompts.descriptions(root)]
 
 
 # By the program's name for an argument, or else by the name in its help.

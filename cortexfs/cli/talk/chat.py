@@ -25,7 +25,7 @@ DUMB = ("", "dumb", "unknown")
 
 
 def run(options: argparse.Namespace) -> int:
-    place = talking.named(options.root, options.object, options.scope)
+    place = talking.chat_place(options.root, options.object, options.scope)
     cwd = talking.directory(options.cwd)
     try:
         # A person sits at a terminal with cursor control.

@@ -21,7 +21,7 @@ MOST_PINGS = 1_000_000
 
 def resume(options: argparse.Namespace) -> int:
     heard, show = talking.printing(talking.output(options.output))
-    where = talking.named(options.root, options.object, options.scope)
+    where = talking.chat_place(options.root, options.object, options.scope)
     talk = Talk(where.name, options.session, options.scope, new_id)
     newest = said.last(sessions.place(where.root, where.whole, options.scope, options.session))
     if not options.follow and newest is None:
@@ -49,7 +49,7 @@ def _reached(id_: str | None, newest: str | None) -> bool:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    with talking.named(options.root, options.object).connect() as conversation:
+    with talking.chat_place(options.root, options.object).connect() as conversation:
         done = conversation.cancel(options.run)
     if done.status != "cancelled":
         raise Fault("EALREADY", f"the run had ended before it could be cancelled, with status {done.status}")
@@ -60,7 +60,7 @@ def cancel(options: argparse.Namespace) -> int:
 def ping(options: argparse.Namespace) -> int:
     if not 1 <= options.count <= MOST_PINGS:
         raise Fault("EINVAL", f"--count must be from 1 to {MOST_PINGS}")
-    where = talking.named(options.root, options.object)
+    where = talking.chat_place(options.root, options.object)
     with where.connect() as conversation:
         times = [1000 * conversation.ping() for _ in range(options.count)]
     least, mean, most = min(times), sum(times) / len(times), max(times)

@@ -23,7 +23,7 @@ from cortexfs.core.talk.requests import Input
 def run(options: argparse.Namespace) -> int:
     words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the typed --
     chosen = talking.output(options.output)
-    where = talking.named(options.root, options.object, options.scope)
+    where = talking.chat_place(options.root, options.object, options.scope)
     room = parse.prompt_room(words)  # the part of standard input that is wanted and can be sent
     said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd) or where.beginning(options.session)

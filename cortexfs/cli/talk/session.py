@@ -83,10 +83,10 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    return removed(options, _one(options))
+    return remove(options, _one(options))
 
 
-def removed(options: argparse.Namespace, one: StoredSession) -> int:
+def remove(options: argparse.Namespace, one: StoredSession) -> int:
     """Remove the session, after a question."""
     what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
     if not options.yes and not sure(f"remove {what}?"):

@@ -30,7 +30,7 @@ def export(options: argparse.Namespace) -> int:
             raise Fault("EINVAL", "say which OBJECT, such as tool/make; see: ctx team export --help")
         heads = ("object", "to", "as", "agents")
         rows = ((one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports)
-        return output.listed(options.json, [one.shown for one in exports], heads, rows)
+        return output.print_rows(options.json, [one.shown for one in exports], heads, rows)
     path = options.object.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:

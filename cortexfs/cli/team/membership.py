@@ -49,7 +49,7 @@ def init(options: argparse.Namespace) -> int:
     else:
         directories.create(where)
         invitation = _begun(places, options)
-        output.say(f"began the team {options.team}; {reload.told(options.root)}")
+        output.say(f"began the team {options.team}; {reload.tell(options.root)}")
         live.wait(options.root, places)
         what = "a token"
     output.say(f"{what}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
@@ -118,7 +118,7 @@ def join(options: argparse.Namespace) -> int:
         engine = NatsSettings(program, options.listen, member.account, said.system, said.claims)
         server.keep(places, engine, own, said.certificate.encode(), member.authority)
     places.write_member(member)
-    output.say(f"{member.machine} joined the team {member.team}; {reload.told(options.root)}")
+    output.say(f"{member.machine} joined the team {member.team}; {reload.tell(options.root)}")
     live.wait(options.root, places)
     return EXIT_OK
 
@@ -134,7 +134,7 @@ def leave(options: argparse.Namespace) -> int:
         written(places.exports, list[Export]())
         live.wait(options.root, places, lambda said: not said.exports)
     places.member.unlink()
-    said = reload.told(options.root)
+    said = reload.tell(options.root)
     shutil.rmtree(places.folder)
     output.say(f"{member.machine} is in no team any more; {said}")
     return EXIT_OK

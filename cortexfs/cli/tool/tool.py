@@ -121,14 +121,14 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     files = {toml.FILE: package.File(text), f"bin/{name}": package.File(data, executable=True)}
     options.yes, options.private = True, ""
     tree = package.PackageFiles(files, manifests.parse(text))
-    return install.installed(options, sources.PluginSource(tree, packaged=False, told=path))
+    return install.keep_and_enable(options, sources.PluginSource(tree, packaged=False, told=path))
 
 
 def _holder(given: str | None, name: str) -> str:
     """Returns the system's tool of this name, if it is no script; empty without a mount."""
     if not (root := mounts.if_answering(given)):
         return ""
-    row = objects.listed(root, f"{root}/{CLASS}/{name}")
+    row = objects.row_of(root, f"{root}/{CLASS}/{name}")
     is_free = row.status == "unreadable" or row.origin.endswith(SCRIPT_VERSION)
     return "" if is_free else f"{CLASS}/{name} already, of {row.origin}"
 
@@ -145,7 +145,7 @@ def _plugin(options: argparse.Namespace, name: str) -> str:
 
 def listing(options: argparse.Namespace) -> int:
     rows = added(mounts.answering(options.root))
-    return output.listed(options.json, [row._asdict() for row in rows], objects.ObjectRow._fields, rows)
+    return output.print_rows(options.json, [row._asdict() for row in rows], objects.ObjectRow._fields, rows)
 
 
 def added(root: str) -> list[objects.ObjectRow]:

@@ -330,12 +330,12 @@ def test_new_prints_what_it_made(state: Path, capsys: pytest.CaptureFixture[str]
 def test_the_command_waits_until_the_mount_shows_it(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(_given: str | None, outcome: Any) -> str:
+    def tell(_root_option: str | None, outcome: Any) -> str:
         (root / "agent" / "coder").touch()
         said: str | None = outcome({})
         return said or "the mount follows"
 
-    monkeypatch.setattr(reload, "told", told)
+    monkeypatch.setattr(reload, "tell", tell)
     assert new("coder") == 0
     assert "made agent/coder; the mount follows" in capsys.readouterr().err
     monkeypatch.setattr(reload, "RELOAD_SECONDS", 0.1)
@@ -352,7 +352,7 @@ def test_a_mount_with_another_state_is_not_waited_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # agents.md: "A mount that has another state (`--state`) does not see it, which is said at once"
-    monkeypatch.setattr(reload, "told", None)
+    monkeypatch.setattr(reload, "tell", None)
     state.mkdir(mode=0o700)
     with open(state / "lock", "w+") as file:
         if holder:
@@ -371,7 +371,7 @@ def test_what_the_mount_says_of_a_broken_one_is_passed_on(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"broken agent": ["coder: its record is bad"]}
-    monkeypatch.setattr(reload, "told", lambda _given, outcome: outcome(facts))
+    monkeypatch.setattr(reload, "tell", lambda _root_option, outcome: outcome(facts))
     assert new("coder") == 0
     assert "it cannot be used: its record is bad" in capsys.readouterr().err
 

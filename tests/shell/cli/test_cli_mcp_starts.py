@@ -88,6 +88,6 @@ def test_a_server_that_was_added_and_is_broken_is_a_failure(
 ) -> None:
     # abi.md 8.55
     facts = {"broken plugin": [f"mcp:{name}: {why}" for name, why in broken.items()]}
-    monkeypatch.setattr(reload, "told", lambda root, outcome, *_: outcome(facts) or "it is in effect")
+    monkeypatch.setattr(reload, "tell", lambda root, outcome, *_: outcome(facts) or "it is in effect")
     names = ["docs", "time"]
-    assert servers.told(None, names, Starts(state, names)) == (said, status)
+    assert servers.tell(None, names, Starts(state, names)) == (said, status)

@@ -219,7 +219,7 @@ def test_a_mount_of_somebody_else_is_not_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, 1001, True))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     said = f"the mount at {root} belongs to uid 1001 and does not read your configuration"
-    assert reload.told(str(root)) == f"{said}; a mount of yours does: ctx mount DIR"
+    assert reload.tell(str(root)) == f"{said}; a mount of yours does: ctx mount DIR"
 
 
 def test_list_without_a_mount(places: directories.Places, capsys: pytest.CaptureFixture[str]) -> None:

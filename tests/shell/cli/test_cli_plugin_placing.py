@@ -29,7 +29,7 @@ class Daemon:
         self.waited: list[bool] = []
         self.is_interrupted = False
 
-    def told(
+    def tell(
         self,
         given: str | None,
         outcome: reload.Outcome = lambda facts: None,
@@ -48,7 +48,7 @@ class Daemon:
 def daemon(monkeypatch: pytest.MonkeyPatch, places: directories.Places) -> Daemon:
     """Plays the daemon, and writes two versions of the plugin hello."""
     made = Daemon()
-    monkeypatch.setattr(reload, "told", made.told)
+    monkeypatch.setattr(reload, "tell", made.tell)
     edit(hello(V1), '"0.1.0"', '"1.0.0"')
     edit(hello(V2), '"0.1.0"', '"2.0.0"')
     return made

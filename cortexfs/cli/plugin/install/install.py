@@ -53,11 +53,11 @@ def install(options: argparse.Namespace) -> int:
         checks.refuse(options.source, wrong)
     with progress.shown(f"reading {options.source}"):
         source = sources.read(options.source)
-    return installed(options, source)
+    return keep_and_enable(options, source)
 
 
 @ended.put_away()
-def installed(options: argparse.Namespace, source: PluginSource) -> int:
+def keep_and_enable(options: argparse.Namespace, source: PluginSource) -> int:
     """Check the read source, keep it, and enable it."""
     where = places_of(options)
     source = source._replace(tree=fetched(source.tree, where, options.private))
@@ -174,7 +174,7 @@ def uninstall(options: argparse.Namespace) -> int:
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
-        reload.told(options.root)  # the daemon also knows the commands of disabled plugins
+        reload.tell(options.root)  # the daemon also knows the commands of disabled plugins
         output.say(f"removed {name}; {said}")
     else:
         output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")

@@ -91,7 +91,7 @@ def place(
         outcome = choose(where, root, name, choice)
     except (KeyboardInterrupt, SystemExit):
         former.restore(where, name)
-        reload.told(root, waits=False)
+        reload.tell(root, waits=False)
         raise
     if consented.names and consented.copy and outcome.said == reload.NOT_MOUNTED:
         config.choose(where.config, name, True)  # the consent was to the copy
@@ -128,7 +128,7 @@ def _take_back(
     if not outcome.is_taken and manifests.is_json(tree.manifest) and settings.settings_of(tree.manifest.json):
         return
     former.restore(where, name)
-    reload.told(root)
+    reload.tell(root)
     told = f"{name} is not installed, and nothing has changed"
     if outcome.is_taken:
         raise Fault("EEXIST", f"{told}: {outcome.why}; to let it take that name, say --replace")
@@ -164,7 +164,7 @@ def choose(where: directories.Places, given: str | None, name: str, choice: conf
         wrong = mounts.by_name(facts, "wrong tools").get(name)
         return f"some of its tools cannot be called: {wrong}" if wrong else None
 
-    said = reload.told(given, outcome)
+    said = reload.tell(given, outcome)
     if not heard:
         return Outcome(said)
     refused = mounts.by_name(heard[0], "broken plugin").get(name, "")
@@ -178,7 +178,7 @@ def choose(where: directories.Places, given: str | None, name: str, choice: conf
 def leave_disabled(where: directories.Places, given: str | None, name: str, outcome: Outcome) -> NoReturn:
     """Disable a new plugin that needs names of others without consent: the daemon is to forget it."""
     config.choose(where.config, name, False)
-    reload.told(given)
+    reload.tell(given)
     raise Fault("EEXIST", f"{name} is not enabled: {outcome.refused}")
 
 

@@ -122,7 +122,7 @@ def _checks_here(
         return
     consent = config.consents(config.load(where)).get(manifest.name, ())
     for name in ("/".join(one.key) for one in brought):
-        row = objects.listed(root, f"{root}/{name}")
+        row = objects.row_of(root, f"{root}/{name}")
         is_own = row.status == "unreadable" or row.origin.startswith(f"plugin:{manifest.name}@")
         if not is_own and consent != config.REPLACE and name not in consent:
             holder = row.origin.split(" ")[0]
