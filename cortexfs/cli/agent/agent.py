@@ -25,7 +25,7 @@ from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli import texts as plugin_texts
 from cortexfs.cli.agent import own as agent_own
 from cortexfs.cli.agent import servers
-from cortexfs.cli.agent.listing import row, shown
+from cortexfs.cli.agent.listing import row, row_at
 from cortexfs.cli.agent.own import CLASS
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.daemons import places_of
@@ -55,11 +55,11 @@ def new(options: argparse.Namespace) -> int:
         if alone:
             ControlStore(state / "tree").drop_values((CLASS, name))
         records.put(state, record)
-    said = _told(options.root, root, [name], there=True) if served else _elsewhere(root)
-    output.say(f"made {CLASS}/{name}; {said}")
+    sentence = _tell(options.root, root, [name], exists=True) if served else _elsewhere(root)
+    output.say(f"made {CLASS}/{name}; {sentence}")
     if options.json:
-        made = next(one for one in records.load(state).objects if one.name == name)
-        output.emit(row(made, "ready" if root and served else "not mounted"))
+        agent = next(each for each in records.load(state).objects if each.name == name)
+        output.emit(row(agent, "ready" if root and served else "not mounted"))
     return EXIT_OK
 
 
@@ -71,7 +71,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     agent_own.make(root, name, _record(options, name, root, frozenset(), own=True).controls)
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
-        output.emit(shown(root, f"{root}/{agent_own.path_of(name)}"))
+        output.emit(row_at(root, f"{root}/{agent_own.path_of(name)}"))
     return EXIT_OK
 
 
@@ -93,7 +93,7 @@ def _record(
     elif shell and defaults.SHELL not in tools:
         raise Fault("EINVAL", f"--allow names tools for the agent's shell; add --tools {defaults.SHELL}")
     if not options.anyway:
-        _check_there(root, model, (*tools, *shell), options.skill, own)
+        _check_known(root, model, (*tools, *shell), options.skill, own)
     texts = defaults.controls(name, model, tools, labels, shell)
     label = defaults.type_of(name, labels)
     if root is not None and (line := servers.network_line(root, [*tools, *shell], label)):
@@ -112,18 +112,18 @@ def _record(
     return AgentRecord(name, time.time(), os.getuid(), os.getgid(), description, texts)
 
 
-def _tools(given: list[str], root: str | None) -> list[str]:
+def _tools(arguments: list[str], root: str | None) -> list[str]:
     """Returns the named tools, with each pattern replaced by the names that match it now."""
     found: dict[str, None] = {}
     known = _names(root, "tool")
-    for word in filter(None, (part.strip() for words in given for part in words.split(","))):
+    for word in filter(None, (part.strip() for words in arguments for part in words.split(","))):
         if not name_patterns.is_pattern(word):
             found[word] = None
         elif root is None:
             mend = "ctx mount, or name the tools"
             raise Fault("EHOSTDOWN", f"{word!r} cannot be expanded without a mount; {mend}")
         else:
-            fitting = [one for one in known if servers.is_for_models(root, one)]
+            fitting = [tool for tool in known if servers.is_for_models(root, tool)]
             try:
                 found.update(dict.fromkeys(name_patterns.fitting(word, fitting)))
             except Fault as fault:
@@ -132,27 +132,27 @@ def _tools(given: list[str], root: str | None) -> list[str]:
     return list(found)
 
 
-def _check_names(check: Callable[[str], None], given: Iterable[str]) -> None:
+def _check_names(check: Callable[[str], None], words: Iterable[str]) -> None:
     """Check words of the command line as a control file's lines, without naming a line."""
     try:
-        check(defaults.lines(given))
+        check(defaults.lines(words))
     except Fault as fault:
         raise Fault(fault.code, re.sub(r"^line \d+: ", "", fault.message)) from None
 
 
-def _check_there(
+def _check_known(
     root: str | None, model: str, tools: Iterable[str], skills: Sequence[str], own: bool
 ) -> None:
     """Raises EINVAL for a model, tool or skill that the mount lacks. Without a mount, checks nothing."""
     if root is None:
         return
     _check_names(value_formats.skill_names, skills)
-    for class_, wanted, known in (
+    for class_, targets, known in (
         ("model", [model], _names(root, "model", own)),
         ("tool", tools, _names(root, "tool")),
         ("skill", skills, [*plugin_texts.listed(root, plugin_texts.SKILL)] if skills else []),
     ):
-        for name in wanted:
+        for name in targets:
             if name not in known:
                 near = name_patterns.near(name, known)
                 mend = "to make the agent without it, say --anyway"
@@ -165,8 +165,8 @@ def _names(root: str | None, class_: str, own: bool = False) -> list[str]:
         return []
     everybodys = f"{root}/{class_}/" if class_ == "model" and not own else ""
     paths = [path for path in objects.paths_of(root, class_) if path.startswith(everybodys)]
-    wanted = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
-    return [objects.bare(objects.short(root, path)) for path in wanted]
+    listed = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
+    return [objects.bare(objects.short(root, path)) for path in listed]
 
 
 def _text(file: str) -> str:
@@ -183,47 +183,47 @@ def _text(file: str) -> str:
 
 def _labels(state: Path) -> frozenset[str]:
     """Returns the types of all labels of agents in this state, both original and changed ones."""
-    kept = records.load(state).objects
-    written = [path.read_text(errors="replace") for path in (state / "tree" / CLASS).glob("*.d/label")]
+    originals = records.load(state).objects
+    changes = [path.read_text(errors="replace") for path in (state / "tree" / CLASS).glob("*.d/label")]
     return frozenset(
-        rules.type_of(text) for text in (*(one.extra.get("label", "") for one in kept), *written)
+        rules.type_of(text) for text in (*(agent.extra.get("label", "") for agent in originals), *changes)
     )
 
 
 def remove(options: argparse.Namespace) -> int:
     state, root = places_of(options).state, mounts.if_answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
-    chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
-    known = records.named(state) if chosen else []
-    for name in chosen:
+    system_names = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
+    known = records.named(state) if system_names else []
+    for name in system_names:
         if name == defaults.BASE:
             why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"
             raise Fault("EPERM", f"{CLASS}/{name} {why}")
         if name not in known:
             hint = parser.nearest(name, known) or "; see: ctx agent list"
             raise Fault("ENOENT", f"there is no {CLASS}/{name}{hint}")
-    what = ", ".join([*(f"{CLASS}/{name}" for name in chosen), *map(agent_own.path_of, own)])
-    if not options.yes and not sure(f"remove {what}?"):
+    title = ", ".join([*(f"{CLASS}/{name}" for name in system_names), *map(agent_own.path_of, own)])
+    if not options.yes and not sure(f"remove {title}?"):
         raise Fault("ECANCELED", "nothing was removed")
     for name in own:
         assert root
         agent_own.remove(root, name)
-    if chosen:  # remove the records, and the control values if no daemon does it
+    if system_names:  # remove the records, and the control values if no daemon does it
         with state_lock.unserved(state) as alone:
-            for name in chosen:
+            for name in system_names:
                 records.remove(state, name)
                 if alone:
                     ControlStore(state / "tree").drop_values((CLASS, name))
     served = _serves(root, state)
-    said = _told(options.root, root, chosen, there=False) if served else _elsewhere(root)
-    said = f"; {said}" if chosen else ""
-    output.say(f"removed {what}; sessions stay, below home/ and in shared/main{said}")
+    sentence = _tell(options.root, root, system_names, exists=False) if served else _elsewhere(root)
+    sentence = f"; {sentence}" if system_names else ""
+    output.say(f"removed {title}; sessions stay, below home/ and in shared/main{sentence}")
     return EXIT_OK
 
 
-def _own_name(given: str | None, root: str | None, word: str) -> str:
+def _own_name(root_option: str | None, root: str | None, word: str) -> str:
     """Returns the name of the user's own agent if the word means one; else an empty text."""
-    name, of_others = _plain(word), _is_of_others(given)
+    name, of_others = _plain(word), _is_of_others(root_option)
     if names.fault_of(name):
         return ""
     if root and (of_others or word.startswith("home/") or not os.path.lexists(f"{root}/{CLASS}/{name}")):
@@ -239,10 +239,10 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
 # The running mount.
 
 
-def _is_of_others(given: str | None) -> bool:
+def _is_of_others(root_option: str | None) -> bool:
     """Returns True if the mount is another user's, so that agents in agent/ are too."""
     try:
-        mount = mounts.mounted_at(mounts.root(given))
+        mount = mounts.mounted_at(mounts.root(root_option))
     except Fault:
         return False
     return mount is not None and mount.owner != os.getuid()
@@ -261,27 +261,27 @@ def _elsewhere(root: str | None) -> str:
     return f"the mount at {root} has another state and does not show the change; name that state with --state"
 
 
-def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
+def _tell(root_option: str | None, root: str | None, targets: list[str], exists: bool) -> str:
     """Tell the daemon, and wait until its mount shows the change."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        for name in chosen if there else ():
+        for name in targets if exists else ():
             if why := reload.broken(CLASS, name, "cannot be used")(facts):
                 return why
-        if root and not all(_awaited(f"{root}/{CLASS}/{name}", there) for name in chosen):
+        if root and not all(_has_changed(f"{root}/{CLASS}/{name}", exists) for name in targets):
             return f"the mount at {root} does not show the change; does its daemon have another --state?"
         return None
 
-    return reload.tell(given, outcome)
+    return reload.tell(root_option, outcome)
 
 
-def _awaited(path: str, there: bool) -> bool:
+def _has_changed(path: str, exists: bool) -> bool:
     """Returns True if the entry is there, or gone, in time. A loop is needed, as the awaited reload may be
     one before ours."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
-            if (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == there:
+            if (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == exists:
                 return True
         time.sleep(reload.POLL_SECONDS)
     return False

@@ -25,32 +25,33 @@ HEADS = ("name", "model", "tools", "approval", "status", "description")
 def listing(options: argparse.Namespace) -> int:
     found = _rows(mounts.if_answering(options.root), places_of(options).state)
     cells = [
-        one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
-        for one in found
+        agent
+        | {"tools": str(len(agent["tools"])), "description": objects.first_sentence(agent["description"])}
+        for agent in found
     ]
-    return output.print_rows(options.json, found, HEADS, ([one[head] for head in HEADS] for one in cells))
+    return output.print_rows(options.json, found, HEADS, ([agent[head] for head in HEADS] for agent in cells))
 
 
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
     if root is not None:
-        return [shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
+        return [row_at(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
     from cortexfs.agents import records  # a slow import that is not needed with a mount
 
-    own = (one for one in records.load_own(state) if one.serves(os.getuid()))
-    return [row(one, "not mounted") for one in (*records.load(state).objects, *own)]
+    own = (agent for agent in records.load_own(state) if agent.serves(os.getuid()))
+    return [row(agent, "not mounted") for agent in (*records.load(state).objects, *own)]
 
 
-def shown(root: str, path: str) -> dict[str, Any]:
+def row_at(root: str, path: str) -> dict[str, Any]:
     """Returns the row of an agent of a mount."""
-    said = objects.row_of(root, path)
+    facts = objects.row_of(root, path)
     values = {name: objects.control(path, name) for name in CONTROLS}
-    return _cells(said.object, values, said.status, said.description)
+    return _cells(facts.object, values, facts.status, facts.description)
 
 
-def row(one: Object, status: str) -> dict[str, Any]:
+def row(agent: Object, status: str) -> dict[str, Any]:
     """Returns the row of a kept record."""
-    status = status if one.status == "ready" else one.status
-    return _cells(one.path, one.extra, status, one.description)
+    status = status if agent.status == "ready" else agent.status
+    return _cells(agent.path, agent.extra, status, agent.description)
 
 
 def _cells(path: str, values: Mapping[str, str], status: str, description: str) -> dict[str, Any]:

@@ -48,13 +48,13 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
     if as_json:
-        asked = {
+        request = {
             "caller": question.caller.name,
             "object": f"{question.thing.class_}/{question.thing.name}",
             "permission": question.permission,
         }
-        said = decision._asdict() | {"steps": [step._asdict() for step in decision.steps]}
-        return output.emit(asked | said)
+        answer = decision._asdict() | {"steps": [step._asdict() for step in decision.steps]}
+        return output.emit(request | answer)
     print(within(decision.reason))
     print(within(f"rule: {decision.rule}"))
     print()
@@ -76,9 +76,15 @@ def _lint(options: argparse.Namespace) -> int:
     status = mounts.status_text(root)
     found = lint.lint(policy_facts.world(root, options.config, status))
     fields = ("level", "code", "subject", "why", "mend")
-    values = [{name: getattr(one, name) for name in fields} for one in found]
+    values = [{name: getattr(finding, name) for name in fields} for finding in found]
     cells = (
-        (one.level, one.code, one.subject, f"{one.why}{f'; {one.mend}' if one.mend else ''}") for one in found
+        (
+            finding.level,
+            finding.code,
+            finding.subject,
+            f"{finding.why}{f'; {finding.mend}' if finding.mend else ''}",
+        )
+        for finding in found
     )
     output.print_rows(options.json, values, fields[:-1], cells)
     return EXIT_OK if lint.passed(found) else EXIT_FAILED

@@ -53,8 +53,8 @@ class Real(NamedTuple):
 
 def real(root: str, path: str) -> Real:
     """Returns the object that a path means."""
-    whole = os.path.realpath(path)
-    below = os.path.relpath(whole, os.path.realpath(root))
+    target = os.path.realpath(path)
+    below = os.path.relpath(target, os.path.realpath(root))
     if not (found := _OBJECT.fullmatch(below)):
         raise Fault("EINVAL", f"{path!r} is no object of this mount; see: ctx ls")
     return Real(below, found[2] or found[4], found[3] or found[5], int(found[1]) if found[1] else None)
@@ -62,22 +62,22 @@ def real(root: str, path: str) -> Real:
 
 def thing(root: str, word: str) -> Thing:
     """Returns the object that a word names, with all facts that decide who may have it."""
-    called = objects.resolve(root, word)
-    there = real(root, called)
-    below, class_, name, _ = there
+    typed_path = objects.resolve(root, word)
+    target = real(root, typed_path)
+    below, class_, name, _ = target
     path = os.path.join(root, below)
     bits = []  # of the root, the folders on the way and the object: each must let the caller through
-    for step in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
+    for step in ("", *(str(folder) for folder in reversed(Path(below).parents) if folder.name), below):
         status = os.stat(os.path.join(root, step))
         bits.append(Bits(step or root, status.st_uid, status.st_gid, status.st_mode))
     return Thing(
         class_,
-        there.in_policy,
+        target.in_policy,
         bits=tuple(bits),
         rules=() if class_ == "agent" else _rules(path, below),  # it holds for calls by the agent
         file=f"{below}.d/policy",
         tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
-        alias=os.path.basename(called) if called in _aliases(root) else "",
+        alias=os.path.basename(typed_path) if typed_path in _aliases(root) else "",
         path=os.path.join(os.path.realpath(root), below),
     )
 
@@ -186,34 +186,34 @@ def settings(root: str, directory: str | None) -> RiskSettings:
 
 def world(root: str, directory: str | None, status: str) -> LintInput:
     """Returns all that `ctx policy lint` checks. Faults of policy.toml are for lint to report."""
-    said, fault = risk.DEFAULT, ""
+    risk_settings, fault = risk.DEFAULT, ""
     try:
-        said = settings(root, directory)
+        risk_settings = settings(root, directory)
     except Fault as problem:
         fault = problem.message
     paths = {
         class_: [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
         for class_ in CLASSES
     }
-    there = [real(root, path) for some in paths.values() for path in some]
+    reals = [real(root, path) for group in paths.values() for path in group]
     aliases = [("model", os.path.basename(path)) for path in _aliases(root)]
     where = places_at(root, directory=directory)
     return LintInput(
         root=os.path.realpath(root),
-        settings=said,
+        settings=risk_settings,
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
         skills=frozenset(texts.listed(root, texts.SKILL)),
-        names=frozenset([*((one.class_, one.in_policy) for one in there), *aliases]),
+        names=frozenset([*((each.class_, each.in_policy) for each in reals), *aliases]),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
         agents=tuple(_agent(root, path) for path in paths["agent"] if not objects.is_elsewhere(path)),
-        plugins=tuple(_governed(one, where.state) for one in _plugins(paths["tool"], status)),
+        plugins=tuple(_governed(each, where.state) for each in _plugins(paths["tool"], status)),
     )
 
 
 def _file(root: str, path: str) -> PolicyText:
-    removed = not os.path.exists(f"{path}.d/policy")
-    return PolicyText(f"{objects.short(root, path)}.d/policy", objects.control(path, "policy"), removed)
+    is_removed = not os.path.exists(f"{path}.d/policy")
+    return PolicyText(f"{objects.short(root, path)}.d/policy", objects.control(path, "policy"), is_removed)
 
 
 def _agent(root: str, path: str) -> LintedAgent:
@@ -231,13 +231,15 @@ def _agent(root: str, path: str) -> LintedAgent:
 
 def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
     """Returns the plugins that have a tool here, and the broken ones, which have none."""
-    given: dict[str, list[str]] = {}
+    tools_of: dict[str, list[str]] = {}
     for path in tools:
         if found := _PLUGIN.fullmatch(objects.control(path, "origin").strip()):
-            given.setdefault(found[1], []).append(os.path.basename(path))
+            tools_of.setdefault(found[1], []).append(os.path.basename(path))
     broken = mounts.by_name(mounts.facts(status), "broken plugin")
     working = (
-        LintedPlugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken
+        LintedPlugin(name, tools=tuple(owned))
+        for name, owned in sorted(tools_of.items())
+        if name not in broken
     )
     return (*working, *(LintedPlugin(name, fault=why) for name, why in sorted(broken.items())))
 

@@ -74,10 +74,10 @@ def _reaches(root: str, tool: str) -> bool:
     return any(effect.kind in _REACHING for effect in effects)
 
 
-def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerAnswer]:
+def layers(root: str, query: PolicyQuery, config: str | None) -> Iterator[LayerAnswer]:
     """Yields the answers of the layers behind policy for an agent's call: its server, the server's program,
     the network, and the requests that the server may make."""
-    caller, thing = asked.caller, asked.thing
+    caller, thing = query.caller, query.thing
     if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
         return
     name = objects.control(f"{root}/tool/{thing.name}", "origin").split("@")[0].removeprefix(_ORIGIN).strip()
@@ -85,7 +85,7 @@ def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerA
     broken = mounts.by_name(facts, "broken plugin").get(f"{PREFIX}{name}", "")
     yield LayerAnswer("MCP server", "broken" if broken else "pass", broken or f"{name} is loaded", "")
     if program := _program(root, name, config):
-        yield _shown(root, caller, program)
+        yield _program_layer(root, caller, program)
     rule = rules.find(caller.rules, caller.label, "network", "default", "connect")
     line = Rule(caller.label, "network", "default", "connect").text
     yield LayerAnswer(
@@ -94,16 +94,16 @@ def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerA
         f"its policy says: {line}" if rule else f"a server that uses the network needs the line: {line}",
         rule.where if rule else caller.file,
     )
-    yield from _asks(f"{name}.{OBJECT}", policy_facts.thing(root, f"tool/{name}.{OBJECT}"), asked)
+    yield from _asks(f"{name}.{OBJECT}", policy_facts.thing(root, f"tool/{name}.{OBJECT}"), query)
 
 
-def _asks(server: str, itself: Thing, asked: PolicyQuery) -> Iterator[LayerAnswer]:
+def _asks(server: str, itself: Thing, query: PolicyQuery) -> Iterator[LayerAnswer]:
     """Yields a row for each request that the server may make of its client, by the object of the server."""
     for permission, layer in ((rules.SAMPLE, "sampling"), (rules.ROOTS, "roots")):
         thing = replace(itself, tool=RatedTool(server, (ASKED[permission],), builtin=True))
-        said = decide(replace(asked, thing=thing, permission=permission))
-        why = said.reason.split(": ", 1)[1]
-        yield LayerAnswer(layer, ALLOW if said.allowed else DENY, why, said.rule)
+        decision = decide(replace(query, thing=thing, permission=permission))
+        why = decision.reason.split(": ", 1)[1]
+        yield LayerAnswer(layer, ALLOW if decision.allowed else DENY, why, decision.rule)
 
 
 def _program(root: str, name: str, config: str | None) -> str:
@@ -115,11 +115,11 @@ def _program(root: str, name: str, config: str | None) -> str:
     return ""
 
 
-def _shown(root: str, caller: PolicyCaller, program: str) -> LayerAnswer:
+def _program_layer(root: str, caller: PolicyCaller, program: str) -> LayerAnswer:
     home = home_of(os.path.expanduser("~"))
-    seen = view(caller.mounts, os.getcwd(), root=root, home=home, writable=False)
+    agent_view = view(caller.mounts, os.getcwd(), root=root, home=home, writable=False)
     real = os.path.realpath(program)
-    closed = next((path for path in (program, real) if "x" not in allowed(seen, path)), "")
+    closed = next((path for path in (program, real) if "x" not in allowed(agent_view, path)), "")
     where = f"{caller.name}.d/mount"
     if not closed:
         return LayerAnswer("program", "pass", f"{program} is shown", where)
