@@ -31,8 +31,8 @@ class Answer:
     """One answer, as far as it was received and shown. With `is_held`, it is printed whole at its end."""
 
     def __init__(self, is_held: bool, waiting: contextlib.ExitStack) -> None:
-        self._held = io.StringIO() if is_held else None
-        self._printer = Printer(self._held or sys.stdout, sys.stderr)
+        self._buffer = io.StringIO() if is_held else None
+        self._printer = Printer(self._buffer or sys.stdout, sys.stderr)
         self._waiting = waiting
         self.run: str | None = None
         self.tokens: dict[str, int] = {}
@@ -40,7 +40,7 @@ class Answer:
     @property
     def text(self) -> str:
         """Returns the text of a held answer."""
-        return self._held.getvalue() if self._held else ""
+        return self._buffer.getvalue() if self._buffer else ""
 
     def hear(self, frame: AnyFrame) -> None:
         self.run = frame.run or self.run
@@ -49,7 +49,7 @@ class Answer:
                 self.tokens[name] = self.tokens.get(name, 0) + getattr(frame, name)
 
     def show(self, show: Show) -> None:
-        if show.kind == "question" or (show.kind == "answer" and self._held is None):
+        if show.kind == "question" or (show.kind == "answer" and self._buffer is None):
             self._waiting.close()
         with progress.apart():
             self._printer.show(show)
@@ -68,10 +68,10 @@ def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
 
     if not tokens:
         return {}, "the model does not report how many tokens it used"
-    there = prices.load()
-    cost = there.cost(model, tokens["input_tokens"], tokens["output_tokens"])
-    money = there.told(cost) or f"no price of {model} in {prices.FILE}"
-    fields = {**tokens, "cost": cost, "currency": None if cost is None else there.currency}
+    table = prices.load()
+    cost = table.cost(model, tokens["input_tokens"], tokens["output_tokens"])
+    money = table.told(cost) or f"no price of {model} in {prices.FILE}"
+    fields = {**tokens, "cost": cost, "currency": None if cost is None else table.currency}
     return fields, f"{tokens['input_tokens']:,} tokens in, {tokens['output_tokens']:,} out; {money}"
 
 

@@ -42,12 +42,12 @@ FIELDS = ("content", "input", "messages", "role", "schema", "system", "task", "t
 def run(options: argparse.Namespace) -> int:
     if options.templates:
         return _list(options)
-    asked, values = _given(options), _pairs("-p", options.param)
+    request, values = _request(options), _pairs("-p", options.param)
     if options.template:
         found, values = prompts.load(options.template, options.root, values)
-        asked = found.under(asked)
+        request = found.under(request)
     if options.save:
-        return _save(options, asked, values)
+        return _save(options, request, values)
     if values and not options.template:
         raise Fault("EINVAL", "-p sets a variable of a template; name the template with -t")
     root = mounts.answering(options.root)
@@ -56,171 +56,180 @@ def run(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", "--no-log (or ctx log off) keeps no sessions; leave out -c and --session")
     before = place.last(root) if goes_on else None
     if before:
-        asked = _continued(asked, before)
-    asked = asked.filled(values, _spoken(options.text, asked.attachments))
-    session = before.session if before else place.chosen(options.session)
-    with _place(root, asked, session, "private" if keeps else "temp") as (where, model):
-        question = LastQuestion(root, model.whole, session, asked.tools, asked.system)
-        return _ask(options, asked, where, model, question if keeps else None)
+        request = _continued(request, before)
+    request = request.filled(values, _question(options.text, request.attachments))
+    session = before.session if before else place.session_of(options.session)
+    with _place(root, request, session, "private" if keeps else "temp") as (where, model):
+        question = LastQuestion(root, model.whole, session, request.tools, request.system)
+        return _ask(options, request, where, model, question if keeps else None)
 
 
-def _given(options: argparse.Namespace) -> AskOptions:
+def _request(options: argparse.Namespace) -> AskOptions:
     """Returns the options of the command line that a template may also have."""
-    chosen = _pairs("-o", options.option)
-    if wrong := sorted(chosen.keys() & set(FIELDS)):
+    pairs = _pairs("-o", options.option)
+    if wrong := sorted(pairs.keys() & set(FIELDS)):
         raise Fault("EINVAL", f"-o {wrong[0]}: is no option of a model; see: ctx ask --help")
-    wanted = options.schema
-    if wanted and (os.path.isfile(wanted) or wanted.endswith(".json")):
-        wanted = attach.file(wanted).decode(errors="replace")
-    if wanted:
+    schema = options.schema
+    if schema and (os.path.isfile(schema) or schema.endswith(".json")):
+        schema = attach.file(schema).decode(errors="replace")
+    if schema:
         from cortexfs.models.ask.structured import Schema  # a slow import that only schemas need
 
-        Schema(answer.schema(wanted))  # raises a Fault for a wrong schema
+        Schema(answer.schema(schema))  # raises a Fault for a wrong schema
     return AskOptions(
         system=options.system or "",
         model=options.asked or "",
         options={
-            key: value for name, text in chosen.items() for key, value in parameters(f"{name}={text}").items()
+            key: value for name, text in pairs.items() for key, value in parameters(f"{name}={text}").items()
         },
-        schema=wanted or "",
+        schema=schema or "",
         attachments=tuple(options.attach),
         tools=tuple(options.tool),
         extract=options.extract,
     )
 
 
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
+def _pairs(option: str, arguments: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in arguments]
     if wrong := next((key for key, equals, _ in pairs if not (key and equals)), None):
         raise Fault("EINVAL", f"{option} {wrong}: say KEY=VALUE")
     return {key: value for key, _, value in pairs}
 
 
 def _list(options: argparse.Namespace) -> int:
-    there = {name: template.load(name) for name in template.known()}
-    there |= {name: AskOptions(prompt=about) for name, about in prompts.descriptions(options.root).items()}
+    templates = {name: template.load(name) for name in template.known()}
+    templates |= {
+        name: AskOptions(prompt=about) for name, about in prompts.descriptions(options.root).items()
+    }
     if options.json:
-        output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
-    elif there:
-        rows = [(name, one.model or "-", one.prompt or one.system) for name, one in there.items()]
+        output.emit([{"template": name, **msgspec.to_builtins(entry)} for name, entry in templates.items()])
+    elif templates:
+        rows = [(name, entry.model or "-", entry.prompt or entry.system) for name, entry in templates.items()]
         output.table(("template", "model", "prompt"), rows)
     else:
         output.say("there are no templates; make one: ctx ask --save NAME -s 'be terse'")
     return EXIT_OK
 
 
-def _save(options: argparse.Namespace, asked: AskOptions, values: dict[str, str]) -> int:
-    if attach.STDIN in asked.attachments:
+def _save(options: argparse.Namespace, request: AskOptions, values: dict[str, str]) -> int:
+    if attach.STDIN in request.attachments:
         raise Fault("EINVAL", "a template cannot keep standard input (-a -); attach a file or an address")
-    if asked.before:
+    if request.before:
         raise Fault("EINVAL", f"a template has one prompt; {options.template} has several, so use it itself")
-    prompt = " ".join(options.text) or asked.prompt
-    files = tuple(each if attach.is_address(each) else os.path.abspath(each) for each in asked.attachments)
-    asked = replace(asked, prompt=prompt, attachments=files, defaults=asked.defaults | values)
-    path = template.save(options.save, asked)
+    prompt = " ".join(options.text) or request.prompt
+    files = tuple(each if attach.is_address(each) else os.path.abspath(each) for each in request.attachments)
+    request = replace(request, prompt=prompt, attachments=files, defaults=request.defaults | values)
+    path = template.save(options.save, request)
     output.say(f"saved {path}; use it: ctx ask -t {options.save}")
     return EXIT_OK
 
 
-def _continued(asked: AskOptions, before: LastQuestion) -> AskOptions:
-    if asked.tools and not before.tools:
+def _continued(request: AskOptions, before: LastQuestion) -> AskOptions:
+    if request.tools and not before.tools:
         raise Fault(
             "EINVAL", "the session of the last question has no tools, and none can be added; leave out -T"
         )
-    same = {"model": before.object, "tools": asked.tools or before.tools}
-    return replace(asked, **same, system=asked.system or before.system)
+    same = {"model": before.object, "tools": request.tools or before.tools}
+    return replace(request, **same, system=request.system or before.system)
 
 
-def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
+def _question(words: list[str], attachments: tuple[str, ...]) -> str:
     """Returns the text of the question. Standard input is appended if it is a pipe or a file."""
-    said = " ".join(words)
+    text = " ".join(words)
     kind = os.fstat(0).st_mode
     is_fed = stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)
     if not is_fed or attach.STDIN in attachments:
-        return said
+        return text
     piped = attach.piped().decode(errors="replace").rstrip("\n")
-    return "\n\n".join(filter(None, (said, piped)))
+    return "\n\n".join(filter(None, (text, piped)))
 
 
 @contextlib.contextmanager
-def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
+def _place(
+    root: str, request: AskOptions, session: str, scope: Scope
+) -> Iterator[tuple[ChatPlace, ChatPlace]]:
     """Yields the object to ask, and the named object. With tools, an agent that has the tools is asked."""
-    model = talking.chat_place(root, asked.model or objects.MAIN, scope)
-    if not asked.tools:
+    model = talking.chat_place(root, request.model or objects.MAIN, scope)
+    if not request.tools:
         yield model, model
         return
     if model.is_agents:
         raise Fault("EINVAL", f"{model.whole} is an agent, with tools of its own; -T goes with a model")
     holder = place.agent_of(session)
-    with place.offered(root, holder.partition("/")[2], model.name, asked.tools):
+    with place.offered(root, holder.partition("/")[2], model.name, request.tools):
         yield talking.chat_place(root, f"home/{os.getuid()}/{holder}", scope), model
 
 
 def _ask(
     options: argparse.Namespace,
-    asked: AskOptions,
+    request: AskOptions,
     where: ChatPlace,
     model: ChatPlace,
     question: LastQuestion | None,
 ) -> int:
-    said = _input(asked, where, model)
+    content = _input(request, where, model)
     session = question.session if question else place.new_session()
     cwd = where.beginning(session)
     talk = Talk(where.name, session, where.scope, new_id, cwd, where.sight(session, cwd))
     with contextlib.ExitStack() as waiting:
         waiting.enter_context(progress.shown(f"waiting for {model.name}"))
-        heard = Answer(asked.extract or options.json, waiting)
+        reply = Answer(request.extract or options.json, waiting)
         with where.connect() as conversation:
             try:
-                status = carry_out(options, conversation, talk, said, heard.show, heard.hear)
+                status = carry_out(options, conversation, talk, content, reply.show, reply.hear)
             except Failed as failed:
                 if options.json:  # the output names the session, in which the run may go on
-                    _printed(options, asked, heard, model, session, exit_status(failed.code))
+                    _print(options, request, reply, model, session, exit_status(failed.code))
                 raise
             finally:
                 if question and talk.last:
                     place.remember(question)
-    return _printed(options, asked, heard, model, session, status)
+    return _print(options, request, reply, model, session, status)
 
 
-def _printed(
-    options: argparse.Namespace, asked: AskOptions, heard: Answer, model: ChatPlace, session: str, status: int
+def _print(
+    options: argparse.Namespace,
+    request: AskOptions,
+    reply: Answer,
+    model: ChatPlace,
+    session: str,
+    status: int,
 ) -> int:
     """Print the held answer, and the usage if wanted."""
-    text, is_block = heard.text, asked.extract and status == EXIT_OK
-    fields, told = answer.usage(heard.tokens, model.name) if options.json or options.usage else ({}, "")
+    text, is_block = reply.text, request.extract and status == EXIT_OK
+    fields, sentence = answer.usage(reply.tokens, model.name) if options.json or options.usage else ({}, "")
     if options.json:
-        where = {"object": model.whole, "session": session, "run": heard.run, "status": status}
-        said = answer.code_block(text) if is_block else text.removesuffix("\n")
-        output.emit({**where, "answer": said, **fields})
+        where = {"object": model.whole, "session": session, "run": reply.run, "status": status}
+        answer_text = answer.code_block(text) if is_block else text.removesuffix("\n")
+        output.emit({**where, "answer": answer_text, **fields})
     elif is_block:
         sys.stdout.write(answer.code_block(text))
     if options.usage:
-        output.say(told)
+        output.say(sentence)
     return status
 
 
-def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
+def _input(request: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
     """Returns the question as sockets take it. Raises a Fault if this model or agent cannot be asked so."""
-    if not (asked.prompt.strip() or asked.attachments):
+    if not (request.prompt.strip() or request.attachments):
         raise Fault("EINVAL", "there is no question; say it, or pipe it in: git diff | ctx ask what is this")
-    if where.is_agents and (asked.schema or asked.options):
+    if where.is_agents and (request.schema or request.options):
         raise Fault(
             "EINVAL", "--schema and -o are for a model without tools; an agent answers as its files say"
         )
-    can = attaching.abilities(model.root, model.path) if asked.attachments else []
-    parts = [part for source in asked.attachments for part in attaching.parts(*attach.read(source), can)]
-    more: dict[str, Any] = {**asked.options}
-    if asked.system:
-        more["system"] = asked.system
-    if asked.schema:
-        more["schema"] = answer.schema(asked.schema)
-    if not (parts or more or asked.before):
-        return asked.prompt
-    text = [{"type": "text", "text": asked.prompt}] if asked.prompt else []
+    can = attaching.abilities(model.root, model.path) if request.attachments else []
+    parts = [part for source in request.attachments for part in attaching.parts(*attach.read(source), can)]
+    more: dict[str, Any] = {**request.options}
+    if request.system:
+        more["system"] = request.system
+    if request.schema:
+        more["schema"] = answer.schema(request.schema)
+    if not (parts or more or request.before):
+        return request.prompt
+    text = [{"type": "text", "text": request.prompt}] if request.prompt else []
     content = [*text, *parts]
-    if asked.before:
-        return {"messages": [*asked.before, {"role": "user", "content": content}], **more}
+    if request.before:
+        return {"messages": [*request.before, {"role": "user", "content": content}], **more}
     return {"content": content, **more}
 
 

@@ -52,7 +52,7 @@ def new_session() -> str:
     return f"{START}{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
 
 
-def chosen(name: str | None) -> str:
+def session_of(name: str | None) -> str:
     return new_session() if name is None else check_session(name)
 
 
@@ -91,21 +91,21 @@ def _path() -> Path:
 
 
 @contextlib.contextmanager
-def offered(root: str, name: str, model: str, wanted: Sequence[str]) -> Iterator[None]:
+def offered(root: str, name: str, model: str, words: Sequence[str]) -> Iterator[None]:
     """The agent of that name, with this model and these tools, exists inside the block."""
-    found = _tools(root, wanted)
+    found = _tools(root, words)
     if own.has(root, name):
         why = f"a question with tools is being asked in the session of {own.path_of(name)}"
         raise Fault("EBUSY", f"{why}; wait for it, or remove what it left: ctx agent rm {name}")
-    with _removed_at_our_end(f"{root}/{own.path_of(name)}"):
+    with _remove_at_our_end(f"{root}/{own.path_of(name)}"):
         own.make(root, name, defaults.controls(name, model, found) | {"system.md": SYSTEM})
         yield
 
 
-def _tools(root: str, wanted: Sequence[str]) -> list[str]:
+def _tools(root: str, words: Sequence[str]) -> list[str]:
     known = [os.path.basename(path) for path in objects.paths_of(root, "tool") if not os.path.islink(path)]
     found: dict[str, None] = {}
-    for word in wanted:
+    for word in words:
         if name_patterns.is_pattern(word):
             found.update(dict.fromkeys(name_patterns.fitting(word, known)))
         elif word in known:
@@ -118,7 +118,7 @@ def _tools(root: str, wanted: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _removed_at_our_end(path: str) -> Iterator[None]:
+def _remove_at_our_end(path: str) -> Iterator[None]:
     """A child removes the file when the pipe closes, which happens when we end, also by SIGKILL."""
     reader, writer = os.pipe()
     child = os.fork()

@@ -63,90 +63,93 @@ class _Schema(msgspec.Struct):
     prompts: list[ListedPrompt] = []
 
 
-def load(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
+def load(name: str, root_option: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
     """Returns a template of the user, or a prompt of a plugin or an MCP server, and the variables that are
     still to be filled in."""
     if name in template.known():
         return template.load(name), values
-    if (made := _of_server(name, given, values)) is not None:
-        return made, {}
-    return (_of_plugin(name, given) if "/" in name else template.load(name)), values
+    if (prompt := _of_server(name, root_option, values)) is not None:
+        return prompt, {}
+    return (_of_plugin(name, root_option) if "/" in name else template.load(name)), values
 
 
-def descriptions(given: str | None) -> dict[str, str]:
+def descriptions(root_option: str | None) -> dict[str, str]:
     """Returns the descriptions of all prompts by name; none if no mount answers at once."""
-    told = {name: one.description for name, one in of_plugins(given).items()}
-    for name, one in of_servers(given).items():
-        usage = " ".join(f"-p {each}=..." for each in one.required)
-        told[name] = f"{one.description} {usage}".strip()
-    return told
+    found = {name: prompt.description for name, prompt in of_plugins(root_option).items()}
+    for name, prompt in of_servers(root_option).items():
+        usage = " ".join(f"-p {each}=..." for each in prompt.required)
+        found[name] = f"{prompt.description} {usage}".strip()
+    return found
 
 
 # Of plugins.
 
 
-def _of_plugin(name: str, given: str | None) -> AskOptions:
+def _of_plugin(name: str, root_option: str | None) -> AskOptions:
     plugin, _, prompt = name.partition("/")
     if names.fault_of(plugin) or names.fault_of(prompt):
         names.check(name)
-    there = texts.listed(mounts.answering(given), texts.PROMPT)
-    if name not in there:
-        hint = nearest(name, there) or "; see: ctx ask --templates"
+    texts_by_name = texts.listed(mounts.answering(root_option), texts.PROMPT)
+    if name not in texts_by_name:
+        hint = nearest(name, texts_by_name) or "; see: ctx ask --templates"
         raise Fault("ENOENT", f"no plugin of this mount has a prompt {name!r}{hint}")
-    return AskOptions(prompt=there[name].text)
+    return AskOptions(prompt=texts_by_name[name].text)
 
 
-def of_plugins(given: str | None) -> dict[str, ListedPrompt]:
+def of_plugins(root_option: str | None) -> dict[str, ListedPrompt]:
     try:
-        found = texts.listed(mounts.root(given), texts.PROMPT, SECONDS)
+        found = texts.listed(mounts.root(root_option), texts.PROMPT, SECONDS)
     except Fault:
         return {}
-    return {name: AskOptions(prompt=one.text).listed(name, one.description) for name, one in found.items()}
+    return {
+        name: AskOptions(prompt=prompt.text).listed(name, prompt.description)
+        for name, prompt in found.items()
+    }
 
 
 # Of MCP servers.
 
 
-def _of_server(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions | None:
+def _of_server(name: str, root_option: str | None, values: Mapping[str, str]) -> AskOptions | None:
     """Returns the prompt made with these arguments, or None if the part before the first dot is no server."""
     server, _, prompt = name.partition(".")
     if not prompt or names.fault_of(server):
         return None
-    root = mounts.answering(given)
+    root = mounts.answering(root_option)
     if not os.path.exists(f"{root}/tool/{server}{_END}"):
         return None
-    known = {one.name: one for one in _listed(root, server, mounts.ANSWER_SECONDS)}
+    known = {row.name: row for row in _listed(root, server, mounts.ANSWER_SECONDS)}
     if prompt not in known:
         hint = nearest(prompt, known) or "; see: ctx ask --templates"
         raise Fault("ENOENT", f"the MCP server {server} has no prompt {prompt!r}{hint}")
     _check(known[prompt], values)
-    asked = {"name": prompt, "arguments": dict(values)}
-    said = _asked(f"{root}/tool/{server}{_END}", mcp_session.GET_PROMPT, asked, _Prompt)
-    return _options(said.messages)
+    params = {"name": prompt, "arguments": dict(values)}
+    answer = _answer(f"{root}/tool/{server}{_END}", mcp_session.GET_PROMPT, params, _Prompt)
+    return _options(answer.messages)
 
 
 def completions(
-    name: str, given: str | None, argument: Mapping[str, str], values: Mapping[str, str]
+    name: str, root_option: str | None, argument: Mapping[str, str], values: Mapping[str, str]
 ) -> list[str]:
     """Returns the server's proposals for an argument (`name` and `value`); none if the server has none."""
     server, _, prompt = name.partition(".")
-    asked: dict[str, Any] = {"ref": {"type": "ref/prompt", "name": prompt}, "argument": dict(argument)}
-    asked |= {"context": {"arguments": dict(values)}} if values else {}
-    object_ = f"{mounts.answering(given)}/tool/{server}{_END}"
-    return _asked(object_, mcp_session.COMPLETE, asked, _Completed).completion.values
+    params: dict[str, Any] = {"ref": {"type": "ref/prompt", "name": prompt}, "argument": dict(argument)}
+    params |= {"context": {"arguments": dict(values)}} if values else {}
+    object_ = f"{mounts.answering(root_option)}/tool/{server}{_END}"
+    return _answer(object_, mcp_session.COMPLETE, params, _Completed).completion.values
 
 
-def of_servers(given: str | None) -> dict[str, ListedPrompt]:
+def of_servers(root_option: str | None) -> dict[str, ListedPrompt]:
     try:
-        root = mounts.root(given)
+        root = mounts.root(root_option)
         names = ask(lambda: "\n".join(os.listdir(f"{root}/tool")).encode(), SECONDS).decode().splitlines()
     except (Fault, OSError):
         return {}
     servers = sorted(name.removesuffix(_END) for name in names if name.endswith(_END))
     return {
-        f"{server}.{one.name}": replace(one, name=f"{server}.{one.name}")
+        f"{server}.{prompt.name}": replace(prompt, name=f"{server}.{prompt.name}")
         for server in servers
-        for one in _listed(root, server, SECONDS)
+        for prompt in _listed(root, server, SECONDS)
     }
 
 
@@ -159,28 +162,28 @@ def _listed(root: str, server: str, seconds: float) -> list[ListedPrompt]:
 
 
 def _check(prompt: ListedPrompt, values: Mapping[str, str]) -> None:
-    wanted = (*prompt.required, *prompt.optional)
-    if unknown := sorted(values.keys() - set(wanted)):
-        raise Fault("EINVAL", f"-p {unknown[0]}: there is no such argument{nearest(unknown[0], wanted)}")
-    if missing := [one for one in prompt.required if one not in values]:
+    arguments = (*prompt.required, *prompt.optional)
+    if unknown := sorted(values.keys() - set(arguments)):
+        raise Fault("EINVAL", f"-p {unknown[0]}: there is no such argument{nearest(unknown[0], arguments)}")
+    if missing := [argument for argument in prompt.required if argument not in values]:
         raise Fault("EINVAL", f"{missing[0]} has no value; say -p {missing[0]}=VALUE")
 
 
-def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
+def _answer(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
     from cortexfs.client import run, text  # a slow import that only making a prompt needs
 
-    asked = msgspec.json.encode({"method": method, "params": params})
-    said = text(run(object_, input=asked))
+    request = msgspec.json.encode({"method": method, "params": params})
+    output = text(run(object_, input=request))
     try:
-        return msgspec.json.decode(said, type=kind)
+        return msgspec.json.decode(output, type=kind)
     except UNREADABLE as error:
         raise Fault("EPROTO", f"{object_} sent an answer to {method} that is not valid: {error}") from None
 
 
-def _options(said: list[_Said]) -> AskOptions:
+def _options(messages: list[_Said]) -> AskOptions:
     """Returns options: the last message asks, with the person's own text. Earlier messages go before it."""
-    texts = [(one.role, _text(one.content)) for one in said]
-    files = tuple(file for one in said if (file := _file(one.content)))
+    texts = [(message.role, _text(message.content)) for message in messages]
+    files = tuple(file for message in messages if (file := _file(message.content)))
     if not any(role == "assistant" for role, _ in texts):
         texts = [("user", "\n\n".join(text for _, text in texts if text))]
     last = texts.pop()[1] if texts and texts[-1][0] == "user" else ""

@@ -4,8 +4,8 @@
     prompt = "$input"
     defaults = {language = "French"}
 
-    asked = template.load("translate").under(given)     the command line overrides the template
-    asked.filled({"language": "Danish"}, "good day")
+    options = template.load("translate").under(overrides)   the command line overrides the template
+    options.filled({"language": "Danish"}, "good day")
 
 Rules: a template is a file of the folder `templates`. Only its user and root may have write access, because
 it chooses what is sent, and to whom. A name that could leave the folder is invalid. A variable without a
@@ -55,35 +55,39 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def listed(self, name: str, about: str) -> ListedPrompt:
         """Returns the row of a list of prompts. A text that the prompt does not place is optional."""
-        wanted = self.variables
-        required = sorted(wanted - self.defaults.keys())
-        optional = sorted((wanted & self.defaults.keys()) | ({INPUT} - wanted))
+        variables = self.variables
+        required = sorted(variables - self.defaults.keys())
+        optional = sorted((variables & self.defaults.keys()) | ({INPUT} - variables))
         return ListedPrompt(name, about, tuple(required), tuple(optional))
 
-    def under(self, given: AskOptions) -> AskOptions:
-        """Returns these options, overridden by those of `given`. Attachments and tools are added up."""
-        fields = {name: value for name, value in asdict(given).items() if value}
+    def under(self, overrides: AskOptions) -> AskOptions:
+        """Returns these options, overridden by `overrides`. Attachments and tools are added up."""
+        fields = {name: value for name, value in asdict(overrides).items() if value}
         for name in ("attachments", "tools"):
-            fields[name] = (*getattr(self, name), *getattr(given, name))
+            fields[name] = (*getattr(self, name), *getattr(overrides, name))
         for name in ("options", "defaults"):
-            fields[name] = getattr(self, name) | getattr(given, name)
+            fields[name] = getattr(self, name) | getattr(overrides, name)
         return replace(self, **fields)
 
-    def filled(self, given: Mapping[str, str], said: str) -> AskOptions:
+    def filled(self, arguments: Mapping[str, str], text: str) -> AskOptions:
         """Returns these options with variables replaced. The text goes last, unless the prompt places it."""
-        wanted = self.variables - {INPUT}
-        values = {**self.defaults, **given}
-        if unknown := sorted(given.keys() - wanted):
-            raise Fault("EINVAL", f"-p {unknown[0]}: there is no ${unknown[0]}{nearest(unknown[0], wanted)}")
-        if missing := sorted(wanted - values.keys()):
+        variables = self.variables - {INPUT}
+        values = {**self.defaults, **arguments}
+        if unknown := sorted(arguments.keys() - variables):
+            raise Fault(
+                "EINVAL", f"-p {unknown[0]}: there is no ${unknown[0]}{nearest(unknown[0], variables)}"
+            )
+        if missing := sorted(variables - values.keys()):
             raise Fault("EINVAL", f"${missing[0]} has no value; say -p {missing[0]}=VALUE")
-        if INPUT in self.variables and not said:
+        if INPUT in self.variables and not text:
             raise Fault("EINVAL", "the template needs a text for $input; say it, or pipe it in")
-        values[INPUT] = said
+        values[INPUT] = text
         system, template = Template(self.system).safe_substitute(values), Template(self.prompt)
         prompt = template.safe_substitute(values)
-        whole = prompt if INPUT in template.get_identifiers() else "\n\n".join(filter(None, (prompt, said)))
-        return replace(self, system=system, prompt=whole)
+        question = (
+            prompt if INPUT in template.get_identifiers() else "\n\n".join(filter(None, (prompt, text)))
+        )
+        return replace(self, system=system, prompt=question)
 
 
 def load(name: str) -> AskOptions:
@@ -96,12 +100,12 @@ def load(name: str) -> AskOptions:
     return tomltext.converted(tomltext.table(data, str(path)), AskOptions, str(path))
 
 
-def save(name: str, asked: AskOptions) -> Path:
+def save(name: str, options: AskOptions) -> Path:
     path = _path(name)
     with os_faults(f"{path} cannot be written"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         believed.folder(path.parent)
-        text = "".join(f"{line}\n" for line in tomltext.lines(msgspec.to_builtins(asked)))
+        text = "".join(f"{line}\n" for line in tomltext.lines(msgspec.to_builtins(options)))
         whole_files.replace(path, [text.encode()], 0o600)
     return path
 
@@ -112,8 +116,8 @@ def known() -> list[str]:
         found = os.listdir(_folder())
     except (OSError, Fault):
         return []
-    there = (each.removesuffix(END) for each in found if each.endswith(END))
-    return sorted(name for name in there if not names.fault_of(name))
+    stems = (each.removesuffix(END) for each in found if each.endswith(END))
+    return sorted(name for name in stems if not names.fault_of(name))
 
 
 def _folder() -> Path:
