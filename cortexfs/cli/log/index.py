@@ -1,6 +1,6 @@
 """The index of the user's own sessions with a mount, and of shared ones, by the words of their messages.
 
-    with index.opened(root, told) as log: ...       brought up to date with the sessions
+    with index.opened(root, report) as log: ...     brought up to date with the sessions
     log.find(Wanted(words="migration"))             the runs, newest first
 
 Rules: the index can be deleted, and is made anew from the sessions. A file in its place that is not such an
@@ -103,10 +103,10 @@ class _Seen(NamedTuple):
 class LogIndex:
     """An open index, locked: another command of its user waits for it."""
 
-    def __init__(self, db: sqlite3.Connection, root: str, told: Callable[[str], None]) -> None:
+    def __init__(self, db: sqlite3.Connection, root: str, report: Callable[[str], None]) -> None:
         self._db = db
         self._root = root
-        self._told = told
+        self._report = report
         self._is_soiled = False  # the file may hold text of removed sessions
         self.has_fts = (
             "fts5" in db.execute("SELECT sql FROM sqlite_master WHERE name = 'texts'").fetchone()[0]
@@ -117,9 +117,9 @@ class LogIndex:
     def update(self) -> None:
         """Take in new events of the sessions, and drop the sessions that are gone."""
         known = self._db.execute("SELECT space, object FROM lists").fetchall()
-        there = [(space, name) for space in SPACES for name in sessions.objects(self._root, space)]
-        for which in sorted({*there, *known}):  # private ones first, as others may fill the shared ones
-            self._update_object(*which)
+        lists = [(space, name) for space in SPACES for name in sessions.objects(self._root, space)]
+        for key in sorted({*lists, *known}):  # private ones first, as others may fill the shared ones
+            self._update_object(*key)
         if self._is_soiled and self.has_fts:  # else deleted words stay in the file until a merge
             self._db.execute("INSERT INTO texts (texts) VALUES ('optimize')")
 
@@ -127,47 +127,47 @@ class LogIndex:
         """Bring an object's sessions up to date. Its list has the last used first, so behind the first
         unchanged session only unknown ones are new. The oldest is taken in first, so that after an interrupt
         the rest is found again."""
-        which = (space, object_)
+        key = (space, object_)
         folder = sessions.folder(self._root, object_, space)
-        listed = _read(folder / "index" / "list")
-        names = listed.decode(errors="replace").split()
-        digest, new = blake2b(listed, digest_size=16).digest(), set[str]()
-        before = self._db.execute(f"SELECT digest FROM lists WHERE {_OF}", which).fetchone()
+        data = _read(folder / "index" / "list")
+        names = data.decode(errors="replace").split()
+        digest, new = blake2b(data, digest_size=16).digest(), set[str]()
+        before = self._db.execute(f"SELECT digest FROM lists WHERE {_OF}", key).fetchone()
         if before != (digest,):
-            rows = self._db.execute(f"SELECT name, id FROM sessions WHERE {_OF}", which)
+            rows = self._db.execute(f"SELECT name, id FROM sessions WHERE {_OF}", key)
             known: dict[str, int] = dict(rows.fetchall())
             new = set(names) - known.keys()
             for name in known.keys() - set(names):
                 self._forget(known[name])
-        front = takewhile(lambda name: name in new or self._has_changed(which, folder / name), names)
+        front = takewhile(lambda name: name in new or self._has_changed(key, folder / name), names)
         fresh = new.union(front)
         todo = [folder / name for name in reversed(names) if name in fresh]
         for at in range(0, len(todo), TOGETHER):
             if at:
-                self._told(f"reading sessions, {at} of {len(todo)}")
+                self._report(f"reading sessions, {at} of {len(todo)}")
                 self._db.execute("COMMIT")
                 self._db.execute("BEGIN IMMEDIATE")
-            self._take(which, todo[at : at + TOGETHER])
+            self._take(key, todo[at : at + TOGETHER])
         if before != (digest,):
-            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?, ?)", (*which, digest))
+            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?, ?)", (*key, digest))
 
-    def _row(self, which: tuple[str, str], name: str) -> _Seen:
+    def _row(self, key: tuple[str, str], name: str) -> _Seen:
         query = f"SELECT id, mtime, size, next, head FROM sessions WHERE {_OF} AND name = ?"
-        row = self._db.execute(query, (*which, name)).fetchone()
+        row = self._db.execute(query, (*key, name)).fetchone()
         return _Seen(*row) if row else _Seen()
 
-    def _has_changed(self, which: tuple[str, str], place: Path) -> bool:
-        row = self._row(which, place.name)
+    def _has_changed(self, key: tuple[str, str], place: Path) -> bool:
+        row = self._row(key, place.name)
         with contextlib.suppress(OSError):
-            seen = os.stat(place / LOG)
-            return (row.mtime, row.size) != (seen.st_mtime_ns, seen.st_size)
+            status = os.stat(place / LOG)
+            return (row.mtime, row.size) != (status.st_mtime_ns, status.st_size)
         return True
 
-    def _take(self, which: tuple[str, str], places: list[Path]) -> None:
+    def _take(self, key: tuple[str, str], places: list[Path]) -> None:
         """Bring sessions up to date."""
         from cortexfs.cli.log import reading  # imports msgspec, only if something is new
 
-        rows = [self._row(which, place.name) for place in places]
+        rows = [self._row(key, place.name) for place in places]
         logs = [(place / LOG, row.next, row.head) for place, row in zip(places, rows, strict=True)]
         for place, row, log in zip(places, rows, reading.read_all(logs), strict=True):
             if log is None:  # the session is being removed
@@ -175,15 +175,15 @@ class LogIndex:
             if log.is_other and row.id is not None:
                 self._forget(row.id)
             id_ = None if log.is_other else row.id
-            values = (id_, *which, place.name, log.mtime, log.size, log.next, log.head)
+            values = (id_, *key, place.name, log.mtime, log.size, log.next, log.head)
             id_ = self._db.execute(_SESSION, values).lastrowid
             self._drop("session = ? AND start >= ?", id_, 0 if log.is_other else row.next)
             for run in log.runs:
-                self._add(id_, f"{which[1]}/{place.name}/{run.run}", run, log.mtime / 1e9)
+                self._add(id_, f"{key[1]}/{place.name}/{run.run}", run, log.mtime / 1e9)
 
-    def _add(self, session: int | None, whole: str, run: LoggedRun, seen: float) -> None:
-        code = blake2b(whole.encode(), digest_size=4).hexdigest()
-        about = (session, code, run.run, run.time or seen, run.model, run.agent, run.status)
+    def _add(self, session: int | None, path: str, run: LoggedRun, mtime: float) -> None:
+        code = blake2b(path.encode(), digest_size=4).hexdigest()
+        about = (session, code, run.run, run.time or mtime, run.model, run.agent, run.status)
         row = self._db.execute(
             _RUN, (*about, run.input_tokens, run.output_tokens, run.start, run.end)
         ).lastrowid
@@ -200,25 +200,25 @@ class LogIndex:
 
     # Find.
 
-    def find(self, wanted: Wanted) -> list[Entry]:
+    def find(self, query: Wanted) -> list[Entry]:
         """Returns the wanted runs, newest first."""
-        spelt = [word for word in wanted.words.split() if self.has_fts and any(map(str.isalnum, word))]
-        fts = " ".join('"{}" *'.format(word.replace('"', '""')) for word in spelt)
+        indexed = [word for word in query.words.split() if self.has_fts and any(map(str.isalnum, word))]
+        fts = " ".join('"{}" *'.format(word.replace('"', '""')) for word in indexed)
         tests: list[tuple[str, tuple[object, ...]]] = [
-            (_LIKE, (_part(word),) * 2) for word in wanted.words.split() if word not in spelt
+            (_LIKE, (_part(word),) * 2) for word in query.words.split() if word not in indexed
         ]
         if fts:
             tests.append(("r.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", (fts,)))
-        if wanted.model:
-            tests.append(("r.model LIKE ? ESCAPE '!'", (_part(wanted.model),)))
-        if wanted.agent:
-            tests.append(("r.agent = ?", (wanted.agent,)))
-        if wanted.id:
-            tests.append(("(r.run = ? OR substr(r.code, 1, ?) = ?)", (wanted.id, len(wanted.id), wanted.id)))
-        tests.append(("r.time >= ?", (wanted.since,)))
+        if query.model:
+            tests.append(("r.model LIKE ? ESCAPE '!'", (_part(query.model),)))
+        if query.agent:
+            tests.append(("r.agent = ?", (query.agent,)))
+        if query.id:
+            tests.append(("(r.run = ? OR substr(r.code, 1, ?) = ?)", (query.id, len(query.id), query.id)))
+        tests.append(("r.time >= ?", (query.since,)))
         where = " AND ".join(test for test, _ in tests)
         values = [value for _, each in tests for value in each]
-        return [Entry(*row) for row in self._db.execute(_ENTRIES % where, [*values, wanted.most])]
+        return [Entry(*row) for row in self._db.execute(_ENTRIES % where, [*values, query.most])]
 
 
 def _part(text: str) -> str:
@@ -239,18 +239,18 @@ def _read(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(root: str, told: Callable[[str], None] = lambda _: None) -> Iterator[LogIndex]:
+def opened(root: str, report: Callable[[str], None] = lambda _: None) -> Iterator[LogIndex]:
     """Yields the up-to-date index of the sessions with a mount. A damaged index is made anew."""
     path = place(root)
     with contextlib.ExitStack() as stack:
         try:
             try:
-                index = stack.enter_context(_updated(path, root, told))
+                index = stack.enter_context(_updated(path, root, report))
             except sqlite3.DatabaseError as problem:
                 if _is_busy(problem):
                     raise
                 path.unlink(missing_ok=True)
-                index = stack.enter_context(_updated(path, root, told))
+                index = stack.enter_context(_updated(path, root, report))
         except sqlite3.Error as problem:
             code, mend = ("EAGAIN", "try again") if _is_busy(problem) else ("EIO", "remove it, or make room")
             raise Fault(code, f"the index {path} cannot be used: {problem}; {mend}") from None
@@ -276,12 +276,12 @@ def place(root: str) -> Path:
 
 
 @contextlib.contextmanager
-def _updated(path: Path, root: str, told: Callable[[str], None]) -> Iterator[LogIndex]:
+def _updated(path: Path, root: str, report: Callable[[str], None]) -> Iterator[LogIndex]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     believed.folder(path.parent)
     with contextlib.suppress(FileNotFoundError):
-        seen = path.lstat()
-        if (seen.st_mode, seen.st_uid, seen.st_nlink) != (stat.S_IFREG | 0o600, os.geteuid(), 1):
+        status = path.lstat()
+        if (status.st_mode, status.st_uid, status.st_nlink) != (stat.S_IFREG | 0o600, os.geteuid(), 1):
             path.unlink()
     os.close(no_links.opener(str(path), os.O_RDWR | os.O_CREAT))
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as db:
@@ -292,7 +292,7 @@ def _updated(path: Path, root: str, told: Callable[[str], None]) -> Iterator[Log
             db.execute(f"PRAGMA {setting}")
         db.execute("BEGIN IMMEDIATE")
         _make(db)
-        index = LogIndex(db, root, told)
+        index = LogIndex(db, root, report)
         index.update()
         db.execute("COMMIT")
         yield index

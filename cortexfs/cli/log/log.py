@@ -36,7 +36,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.n < 0:
         raise Fault("EINVAL", "-n cannot be negative; 0 shows all")
     root = mounts.answering(options.root)
-    wanted = Wanted(
+    query = Wanted(
         words=options.q or "",
         model=_model(root, options.model or ""),
         agent=(options.agent or "").rpartition("/")[2],
@@ -46,8 +46,8 @@ def _list(options: argparse.Namespace) -> int:
     if options.usage:
         from cortexfs.cli.log import usage  # a slow import that only --usage needs
 
-        return usage.shown(root, wanted, options.json)
-    found = _found(root, wanted)
+        return usage.show(root, query, options.json)
+    found = _found(root, query)
     if options.json:
         from cortexfs.cli import prices
 
@@ -55,9 +55,9 @@ def _list(options: argparse.Namespace) -> int:
         output.emit([_row(entry, known) for entry in found])
         return EXIT_OK
     if not found:
-        output.say("no question matches" if wanted._replace(most=-1) != Wanted() else "nothing was asked yet")
+        output.say("no question matches" if query._replace(most=-1) != Wanted() else "nothing was asked yet")
         return EXIT_OK
-    rows = [(each.id, when(each.time), _who(each), each.question.strip()) for each in found]
+    rows = [(each.id, when(each.time), _answerer(each), each.question.strip()) for each in found]
     output.table(("id", "asked", "of", "question"), rows)
     return EXIT_OK
 
@@ -67,9 +67,9 @@ def _show(options: argparse.Namespace) -> int:
     from cortexfs.cli.log import reading
 
     root = mounts.answering(options.root)
-    entry = _one(root, options.logged)
+    entry = _entry(root, options.logged)
     with open(sessions.place(root, entry.object, entry.space, entry.session) / LOG, "rb") as log:
-        runs, _ = reading.told(log, entry.start, entry.end, ALL)
+        runs, _ = reading.runs_of(log, entry.start, entry.end, ALL)
     entry = entry._replace(question=runs[0].question, answer=runs[0].answer) if runs else entry
     known = prices.load()
     if options.json:
@@ -79,7 +79,7 @@ def _show(options: argparse.Namespace) -> int:
     used = f"{entry.input_tokens:,} tokens in, {entry.output_tokens:,} out"
     space = "" if entry.space == "private" else f"{entry.space} "
     session = f"{space}session {entry.session}"
-    about = (when(entry.time), _who(entry), session, entry.status, used, known.told(cost))
+    about = (when(entry.time), _answerer(entry), session, entry.status, used, known.told(cost))
     print(", ".join(part for part in about if part))
     escape = prose if sys.stdout.isatty() else str
     print(f"\n{quoted(escape(entry.question))}\n\n{escape(entry.answer)}")
@@ -90,7 +90,7 @@ def _rm(options: argparse.Namespace) -> int:
     from cortexfs.cli.talk import session  # a slow import that only a removal needs
 
     root = mounts.answering(options.root)
-    entry = _one(root, options.logged)
+    entry = _entry(root, options.logged)
     return session.remove(options, sessions.find(root, entry.object, entry.space, entry.session))
 
 
@@ -100,14 +100,14 @@ def _on(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _found(root: str, wanted: Wanted) -> list[Entry]:
+def _found(root: str, query: Wanted) -> list[Entry]:
     with progress.shown("reading sessions") as now, index.opened(root, now) as log:
-        if wanted.words and not log.has_fts:
+        if query.words and not log.has_fts:
             output.say("this Python's SQLite has no FTS5: every text is looked through, which takes longer")
-        return log.find(wanted)
+        return log.find(query)
 
 
-def _one(root: str, id_: str) -> Entry:
+def _entry(root: str, id_: str) -> Entry:
     """Returns the entry with this id, with an id that begins so, or with this id of its run."""
     found = _found(root, Wanted(id=id_))
     if len(found) == 1:
@@ -126,9 +126,9 @@ def _model(root: str, name: str) -> str:
     return name.removeprefix("model/")
 
 
-def _who(entry: Entry) -> str:
-    who = f"agent {entry.agent}" if entry.agent else entry.model
-    return who if entry.space == "private" else f"{who}, {entry.space}"
+def _answerer(entry: Entry) -> str:
+    name = f"agent {entry.agent}" if entry.agent else entry.model
+    return name if entry.space == "private" else f"{name}, {entry.space}"
 
 
 def _cost(entry: Entry, known: Prices) -> float | None:
@@ -136,8 +136,8 @@ def _cost(entry: Entry, known: Prices) -> float | None:
 
 
 def _row(entry: Entry, known: Prices) -> dict[str, Any]:
-    asked = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.time))
-    row = entry._asdict() | {"time": asked, "cost": _cost(entry, known), "currency": known.currency}
+    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.time))
+    row = entry._asdict() | {"time": date, "cost": _cost(entry, known), "currency": known.currency}
     return {key: value for key, value in row.items() if key not in ("start", "end")}
 
 

@@ -1,7 +1,7 @@
 """The runs of a session, read from its log: a `LoggedRun` for each message.
 
-Main path: `read_all` reads logs, each from the place where the last reading ended. `told` returns the runs of
-one log, and the place for the next reading: after the last run, or at the first run that is not over.
+Main path: `read_all` reads logs, each from the place where the last reading ended. `runs_of` returns the runs
+of a log, and the place for the next reading: after the last run, or at the first run that is not over.
 
 Rules: a log is read as its user may, through the mount. Its lines are untrusted: a line that is no event of
 ours is skipped. Of a text, MOST characters are kept. This file must never know an index or a terminal.
@@ -93,15 +93,17 @@ def read(path: Path, start: int, head: bytes) -> SessionLog | None:
     """Returns the log from that place on, or None if it is gone."""
     try:
         with open(path, "rb") as file:
-            seen, first = os.fstat(file.fileno()), file.readline(HEAD)
+            status, first = os.fstat(file.fileno()), file.readline(HEAD)
             is_other = first != head
-            runs, following = told(file, 0 if is_other else start)
-            return SessionLog(seen.st_mtime_ns, seen.st_size, first, is_other, runs, following)
+            runs, following = runs_of(file, 0 if is_other else start)
+            return SessionLog(status.st_mtime_ns, status.st_size, first, is_other, runs, following)
     except OSError:
         return None
 
 
-def told(log: BinaryIO, start: int, stop: int | None = None, most: int = MOST) -> tuple[list[LoggedRun], int]:
+def runs_of(
+    log: BinaryIO, start: int, stop: int | None = None, most: int = MOST
+) -> tuple[list[LoggedRun], int]:
     """Returns the runs of a log between two places, and the place for the next reading."""
     found: dict[str, LoggedRun] = {}
     end = start

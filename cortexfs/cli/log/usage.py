@@ -21,28 +21,28 @@ from cortexfs.core.models.usage import ToldLimit, UsageLine, decoded, summed
 _HEADS = ("day", "model", "agent", "calls", "tokens in", "out", "cost")
 
 
-def shown(root: str, wanted: Wanted, as_json: bool) -> int:
+def show(root: str, query: Wanted, as_json: bool) -> int:
     known, today = prices.load(), _day(time.time())
     path = Path(root, "home", str(os.getuid()), "model", ".usage")
     lines = summed(decoded(path.read_bytes() if path.exists() else b"")).values()
-    meant = [
+    costs = [
         (line, known.cost(line.model, line.input_tokens, line.output_tokens))
         for line in sorted(lines, key=lambda line: line.key, reverse=True)
-        if wanted.model.lower() in line.model.lower()
-        and wanted.agent in ("", line.agent)
-        and line.day >= _day(wanted.since)
+        if query.model.lower() in line.model.lower()
+        and query.agent in ("", line.agent)
+        and line.day >= _day(query.since)
     ]
     texts = mounts.facts(mounts.status_text(root)).get("usage limit", [])
     limits = [msgspec.json.decode(text, type=ToldLimit) for text in texts]
     own = [(limit, limit.used(lines, today)) for limit in limits if limit.applies(os.getuid())]
     if as_json:
-        days = [msgspec.structs.asdict(line) | {"cost": cost} for line, cost in meant]
-        told = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
-        output.emit({"currency": known.currency, "usage": days, "limits": told})
+        days = [msgspec.structs.asdict(line) | {"cost": cost} for line, cost in costs]
+        limit_rows = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
+        output.emit({"currency": known.currency, "usage": days, "limits": limit_rows})
         return EXIT_OK
-    rows = [(line.day, line.model, line.agent, *_counts(line), known.told(cost)) for line, cost in meant]
-    total = sum((line for line, _ in meant), UsageLine("total", ""))
-    cost = known.told(sum(cost or 0 for _, cost in meant) if known.models else None)
+    rows = [(line.day, line.model, line.agent, *_counts(line), known.told(cost)) for line, cost in costs]
+    total = sum((line for line, _ in costs), UsageLine("total", ""))
+    cost = known.told(sum(cost or 0 for _, cost in costs) if known.models else None)
     output.table(_HEADS, [*rows, ("total", "", "", *_counts(total), cost)])
     for limit, used in own:
         print(limit.sentence(used, today, Prices(limit.currency)))
