@@ -44,19 +44,19 @@ def call(options: argparse.Namespace) -> int:
             hint = nearest(options.tool, tools) or "; see: ctx mcp inspect --help"
             raise Fault("ENOENT", f"{options.server} has no tool {options.tool!r}{hint}")
         words = [os.fsencode(word) for word in options.words]
-        given = parse.tool_input(words, tools[options.tool].input_schema, _piped)
+        arguments = parse.tool_input(words, tools[options.tool].input_schema, _piped)
 
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             output.say(f"{message or ''} {progress:g}{f'/{total:g}' if total else ''}".strip())
 
-        return await client.call_tool(options.tool, given, progress_callback=progress)
+        return await client.call_tool(options.tool, arguments, progress_callback=progress)
 
-    said = mcpclient.used(_place(options), use, _asking(options.yes), output.say)
+    result = mcpclient.used(_place(options), use, _asking(options.yes), output.say)
     if options.json:
-        output.emit(said.model_dump(by_alias=True, mode="json", exclude_none=True))
+        output.emit(result.model_dump(by_alias=True, mode="json", exclude_none=True))
     else:
-        _show(said)
-    return EXIT_FAILED if said.is_error else EXIT_OK
+        _show(result)
+    return EXIT_FAILED if result.is_error else EXIT_OK
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -72,11 +72,11 @@ def inspect(options: argparse.Namespace) -> int:
             "tools": [_plain(tool) for tool in await _tools(client)],
         }
         if can and can.resources:
-            found["resources"] = [_plain(one) for one in (await client.list_resources()).resources]
-            listed = await client.list_resource_templates()
-            found["templates"] = [_plain(one) for one in listed.resource_templates]
+            found["resources"] = [_plain(item) for item in (await client.list_resources()).resources]
+            templates = await client.list_resource_templates()
+            found["templates"] = [_plain(item) for item in templates.resource_templates]
         if can and can.prompts:
-            found["prompts"] = [_plain(one) for one in (await client.list_prompts()).prompts]
+            found["prompts"] = [_plain(item) for item in (await client.list_prompts()).prompts]
         return found
 
     options.server, *rest = options.command or [options.server]
@@ -116,12 +116,12 @@ def _words(line: str) -> list[str]:
         raise Fault("EINVAL", f"the command line {line!r}: {str(problem).lower()}") from None
 
 
-def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
+def _root_of(root_option: str | None, name: str, *, or_program: bool) -> str | None:
     """Returns the mount that has this server. Returns None for a program that no mount has as a server."""
     try:
-        root = mounts.answering(given)
+        root = mounts.answering(root_option)
     except Fault:
-        if given or not or_program:
+        if root_option or not or_program:
             raise
         return None
     if os.path.exists(f"{root}/tool/{name}.{OBJECT}"):
@@ -134,11 +134,11 @@ def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
     return None
 
 
-def _headers(given: list[str]) -> Mapping[str, str]:
+def _headers(arguments: list[str]) -> Mapping[str, str]:
     from cortexfs.cli.mcp.servers import pairs  # a slow import that only a URL needs
 
-    said = pairs(given, ":")
-    return {key: sys.stdin.readline().strip() if value is None else value for key, value in said.items()}
+    values = pairs(arguments, ":")
+    return {key: sys.stdin.readline().strip() if value is None else value for key, value in values.items()}
 
 
 async def _tools(client: Client) -> list[Tool]:
@@ -157,7 +157,7 @@ def _piped() -> bytes:
 
 
 def _asking(agrees: bool) -> Any:
-    def asked(message: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def ask(message: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         form = forms.fields(schema)
         if agrees:
             return forms.defaults(form)
@@ -166,14 +166,14 @@ def _asking(agrees: bool) -> Any:
             return None
         output.say(one_line(message))
         try:
-            return forms.filled(form, _typed)
+            return forms.filled(form, _typed_value)
         except (EOFError, KeyboardInterrupt):
             return None
 
-    return asked
+    return ask
 
 
-def _typed(field: forms.FormField) -> Any:
+def _typed_value(field: forms.FormField) -> Any:
     for line in field.listing:
         output.say(line)
     while True:
@@ -187,9 +187,9 @@ def _typed(field: forms.FormField) -> Any:
             output.say(fault.message)
 
 
-def _show(said: CallToolResult) -> None:
-    stream = sys.stderr if said.is_error else sys.stdout
-    for part in said.content:
+def _show(result: CallToolResult) -> None:
+    stream = sys.stderr if result.is_error else sys.stdout
+    for part in result.content:
         if part.type == "text":
             print(part.text, file=stream)
         elif part.type == "resource" and (text := getattr(part.resource, "text", None)) is not None:
@@ -198,12 +198,12 @@ def _show(said: CallToolResult) -> None:
             print(part.uri, file=stream)
         else:
             output.say(f"an answer of the kind {part.type} is left out; --json has it")
-    if not said.content and said.structured_content is not None:
-        output.emit(said.structured_content)
+    if not result.content and result.structured_content is not None:
+        output.emit(result.structured_content)
 
 
-def _plain(one: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = one.model_dump(by_alias=True, mode="json", exclude_none=True)
+def _plain(item: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = item.model_dump(by_alias=True, mode="json", exclude_none=True)
     return plain
 
 
@@ -220,7 +220,9 @@ def _print(found: Mapping[str, Any]) -> None:
         ("templates", "uriTemplate"),
         ("prompts", "name"),
     ):
-        rows = [(one[key], one_line(one.get("description", ""))[:MAX_ABOUT]) for one in found.get(kind, [])]
+        rows = [
+            (item[key], one_line(item.get("description", ""))[:MAX_ABOUT]) for item in found.get(kind, [])
+        ]
         if rows:
             print()
             output.table((kind, "description"), rows)

@@ -29,11 +29,11 @@ from cortexfs.state import directories
 
 def import_mcp(options: argparse.Namespace) -> int:
     found = mcp_import.all_of(_read(Path(options.file)))
-    servers = _kept(options, found, {})
+    servers = _write(options, found, {})
     for name in found:
         print(f"{name}: {servers.path(name)}")
-    said, status = _followed(options, found)
-    print(said)
+    sentence, status = _tell(options, found)
+    print(sentence)
     return status
 
 
@@ -41,26 +41,26 @@ def import_servers(options: argparse.Namespace) -> int:
     found = Import(_Typing()).of(_read(Path(options.file)))
     for note in found.notes:
         output.say(note)
-    servers = _kept(options, found.servers, found.typed)
-    said, status = _followed(options, found.servers)
+    servers = _write(options, found.servers, found.typed)
+    sentence, status = _tell(options, found.servers)
     for name in found.servers:
         output.say(f"added {name}, {servers.path(name)}")
-    output.say(said)
+    output.say(sentence)
     return status
 
 
-def _kept(
+def _write(
     options: argparse.Namespace, found: Mapping[str, McpServer], typed: Mapping[str, set[str]]
 ) -> Servers:
     where = places_of(options)
     directories.create(where)  # this closes the state to others
     servers = Servers(where.config, where.state)
-    drafts = {name: mcp_server.parted(name, one, typed.get(name, ())) for name, one in found.items()}
+    drafts = {name: mcp_server.parted(name, server, typed.get(name, ())) for name, server in found.items()}
     servers.write(drafts, replace=options.replace)
     return servers
 
 
-def _followed(options: argparse.Namespace, names: Iterable[str]) -> tuple[str, int]:
+def _tell(options: argparse.Namespace, names: Iterable[str]) -> tuple[str, int]:
     return tell(options.root, names, Starts(places_of(options).state, names))
 
 
@@ -91,19 +91,19 @@ class _Typing:
         }
         return places.get(name, "/")
 
-    def ask(self, wanted: WantedInput) -> str:
-        hint = " (not shown)" if wanted.default is None else " (not shown; empty for its default)"
-        question = f"{within(wanted.about)}{hint}: "
+    def ask(self, field: WantedInput) -> str:
+        hint = " (not shown)" if field.default is None else " (not shown; empty for its default)"
+        question = f"{within(field.about)}{hint}: "
         if sys.stdin.isatty():
             import getpass
 
-            said = getpass.getpass(question)
+            value = getpass.getpass(question)
         else:
             line = sys.stdin.readline(MAX_KEY + 1)
-            if not line and wanted.default is None:
-                why = f"{within(wanted.about)} is needed; type it on a terminal, or pipe it in as a line"
+            if not line and field.default is None:
+                why = f"{within(field.about)} is needed; type it on a terminal, or pipe it in as a line"
                 raise Fault("EINVAL", why)
-            said = line.rstrip("\n")
-        if not said and wanted.default is None:
-            raise Fault("EINVAL", f"{within(wanted.about)} is empty; run this again and type it")
-        return said or wanted.default or ""
+            value = line.rstrip("\n")
+        if not value and field.default is None:
+            raise Fault("EINVAL", f"{within(field.about)} is empty; run this again and type it")
+        return value or field.default or ""

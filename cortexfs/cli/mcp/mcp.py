@@ -48,21 +48,21 @@ def serve(options: argparse.Namespace) -> int:
     if options.code and options.server:
         raise Fault("EINVAL", "--server serves a server as it is, and --code three tools for all; choose one")
     where = address(options.http) if options.http else None
-    given = _given(options.token_file) if options.http else None
-    if where and not given and where[0] not in LOOPBACK:
+    token = _token(options.token_file) if options.http else None
+    if where and not token and where[0] not in LOOPBACK:
         why = f"other machines can reach {where[0]}; give a token, in {TOKEN} or with --token-file"
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
-    greeted = _greeted(root, options)
+    greeting = _greeting(root, options)
     check_extra()
     os.environ["CTX_ROOT"] = root
     import anyio
 
-    anyio.run(_serving, root, options, where, given, greeted)
+    anyio.run(_serving, root, options, where, token, greeting)
     return EXIT_OK
 
 
-def _greeted(root: str, options: argparse.Namespace) -> Greeted:
+def _greeting(root: str, options: argparse.Namespace) -> Greeted:
     from cortexfs.core.mcp_session import OBJECT
     from cortexfs.mcp import greeting
 
@@ -78,8 +78,8 @@ async def _serving(
     root: str,
     options: argparse.Namespace,
     where: tuple[str, int] | None,
-    given: str | None,
-    greeted: Greeted,
+    token: str | None,
+    greeting: Greeted,
 ) -> None:
     from cortexfs.mcp.code import CodeTools
     from cortexfs.mcp.offer import McpOffer
@@ -104,26 +104,26 @@ async def _serving(
         for pattern in offer.unmet:
             say(f"--allow {pattern} matches no tool of the mount now; see: ctx ls tool")
         server = serving.server
-    await (_over_http(server, where, given, root) if where else over_stdio(server, greeted))
+    await (_over_http(server, where, token, root) if where else over_stdio(server, greeting))
 
 
 def _of_server(root: str, name: str) -> list[str]:
     return [path for path in objects.paths_of(root, "tool") if os.path.basename(path).startswith(f"{name}.")]
 
 
-async def _over_http(server: Server[Any], where: tuple[str, int], given: str | None, root: str) -> None:
+async def _over_http(server: Server[Any], where: tuple[str, int], user_token: str | None, root: str) -> None:
     import secrets  # imports OpenSSL too
 
     from cortexfs.mcp import http
 
     host, port = where
     listening = http.bound(host, port)
-    token = given or secrets.token_urlsafe(32)
+    token = user_token or secrets.token_urlsafe(32)
     place = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
         say(f"serving the tools of {root} at http://{place}:{listening.getsockname()[1]}{http.PATH}")
-        if not given:
+        if not user_token:
             say(f"Authorization: Bearer {token}")
 
     await http.over_http(server, listening, token, ready)
@@ -137,13 +137,13 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]") or HOST, int(port)
 
 
-def _given(file: str | None) -> str | None:
+def _token(file: str | None) -> str | None:
     """Returns the token that the user has chosen, or None without one."""
     if file:
-        with open(os.path.expanduser(file), encoding="ascii", errors="replace") as opened:
-            if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
-                raise Fault("EPERM", f"other users can open {opened.name}; do: chmod 600 {opened.name}")
-            token = opened.read(MAX_TOKEN).strip()
+        with open(os.path.expanduser(file), encoding="ascii", errors="replace") as stream:
+            if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
+                raise Fault("EPERM", f"other users can open {stream.name}; do: chmod 600 {stream.name}")
+            token = stream.read(MAX_TOKEN).strip()
     elif not (token := os.environ.pop(TOKEN, "")):
         return None
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:

@@ -59,10 +59,12 @@ class TemplateBook:
         self._root = root
 
     def listed(self) -> Sequence[ListedPrompt]:
-        own = {name: asked for name in template.known() if (asked := _own(name)) is not None}
-        found = [one.listed(name, one_line(one.prompt or one.system)[:200]) for name, one in own.items()]
-        theirs = prompts.of_servers(self._root) | prompts.of_plugins(self._root)
-        found += [one for name, one in theirs.items() if name not in own]
+        own = {name: options for name in template.known() if (options := _own(name)) is not None}
+        found = [
+            entry.listed(name, one_line(entry.prompt or entry.system)[:200]) for name, entry in own.items()
+        ]
+        others = prompts.of_servers(self._root) | prompts.of_plugins(self._root)
+        found += [entry for name, entry in others.items() if name not in own]
         for path in self._agents():
             name = objects.short(self._root, path)
             about = f"give {name} a task"
@@ -74,31 +76,31 @@ class TemplateBook:
         paths = objects.paths_of(self._root, "agent")
         return [path for path in paths if not objects.is_elsewhere(path)]
 
-    def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
+    def messages(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
         """Returns the messages of a prompt, texts and files, each with its role. Raises a Fault for a wrong
         name or wrong values."""
-        known = {one.name: one for one in self.listed()}
+        known = {each.name: each for each in self.listed()}
         if name not in known:
             raise Fault("ENOENT", f"there is no prompt {name!r}{nearest(name, known)}")
-        given = {key: value for key, value in values.items() if key != INPUT}
-        said = values.get(INPUT, "")
+        arguments = {key: value for key, value in values.items() if key != INPUT}
+        input_text = values.get(INPUT, "")
         if name.startswith(AGENT) and name not in template.known():
             return self._of_agent(name, values)
-        asked, left = prompts.load(name, self._root, given)
-        asked = asked.filled(left, said)
-        text = "\n\n".join(filter(None, (asked.system, asked.prompt)))
-        before = [(one["role"], one["content"]) for one in asked.before]
-        files = [("user", attach.read(source)[1]) for source in asked.attachments]
+        options, unfilled = prompts.load(name, self._root, arguments)
+        options = options.filled(unfilled, input_text)
+        text = "\n\n".join(filter(None, (options.system, options.prompt)))
+        before = [(each["role"], each["content"]) for each in options.before]
+        files = [("user", attach.read(source)[1]) for source in options.attachments]
         return [*before, *files, *([("user", text)] if text else [])]
 
-    def completed(self, name: str, argument: Mapping[str, str], values: Mapping[str, str]) -> Sequence[str]:
+    def completions(self, name: str, argument: Mapping[str, str], values: Mapping[str, str]) -> Sequence[str]:
         """Returns proposed values for an argument, which has a `name` and the beginning of a `value`."""
-        known = {one.name: one for one in self.listed()}
-        wanted = argument["name"]
-        if name not in known or wanted not in (*known[name].required, *known[name].optional):
-            raise Fault("EINVAL", f"there is no prompt {name!r} with an argument {wanted!r}")
+        known = {prompt.name: prompt for prompt in self.listed()}
+        target = argument["name"]
+        if name not in known or target not in (*known[name].required, *known[name].optional):
+            raise Fault("EINVAL", f"there is no prompt {name!r} with an argument {target!r}")
         if name in template.known():
-            default = template.load(name).defaults.get(wanted, "")
+            default = template.load(name).defaults.get(target, "")
             return [default] if default and default.startswith(argument["value"]) else []
         if name not in prompts.of_servers(self._root):
             return []
@@ -122,18 +124,18 @@ class TemplateBook:
         found: Sequence[ListedPrompt] = ()
         with anyio.move_on_after(SECONDS):
             found = await to_thread.run_sync(self.listed, abandon_on_cancel=True)
-        return ListPromptsResult(prompts=[_prompt(one) for one in found])
+        return ListPromptsResult(prompts=[_prompt(prompt) for prompt in found])
 
     async def _get(self, _: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        said = await _in_time(partial(self.made, params.name, params.arguments or {}))
-        return GetPromptResult(messages=[_message(role, content) for role, content in said])
+        messages = await _in_time(partial(self.messages, params.name, params.arguments or {}))
+        return GetPromptResult(messages=[_message(role, content) for role, content in messages])
 
     async def _complete(self, _: Context, params: CompleteRequestParams) -> CompleteResult:
         if not isinstance(params.ref, PromptReference):
             raise MCPError(INVALID_PARAMS, "only arguments of prompts can be completed")
         argument = {"name": params.argument.name, "value": params.argument.value}
         known = params.context.arguments if params.context else None
-        values = await _in_time(partial(self.completed, params.ref.name, argument, known or {}))
+        values = await _in_time(partial(self.completions, params.ref.name, argument, known or {}))
         more = len(values) > MAX_VALUES
         return CompleteResult(completion=Completion(values=[*values[:MAX_VALUES]], has_more=more))
 
@@ -155,10 +157,10 @@ async def _in_time(work: Callable[[], T]) -> T:
         raise MCPError(INVALID_PARAMS, f"the prompt was not made within {SECONDS:g} s") from None
 
 
-def _prompt(one: ListedPrompt) -> Prompt:
-    wanted = [PromptArgument(name=each, required=True) for each in one.required]
-    may = [PromptArgument(name=each, required=False) for each in one.optional]
-    return Prompt(name=one.name, description=one.description or None, arguments=[*wanted, *may])
+def _prompt(prompt: ListedPrompt) -> Prompt:
+    required = [PromptArgument(name=each, required=True) for each in prompt.required]
+    optional = [PromptArgument(name=each, required=False) for each in prompt.optional]
+    return Prompt(name=prompt.name, description=prompt.description or None, arguments=[*required, *optional])
 
 
 def _message(role: str, content: str | bytes) -> PromptMessage:

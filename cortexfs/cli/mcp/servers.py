@@ -76,22 +76,22 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     reason = row["reason"] or ""
     if reason.startswith(STARTING) and row["printed"]:
         reason += f": {row['printed'][-1]}"
-    shown = row | {
+    cells = row | {
         "enabled": "yes" if row["enabled"] else "no",
         "tools": reason or " ".join(row["tools"]) or "-",
     }
-    return tuple(shown[head] for head in HEADS)
+    return tuple(cells[head] for head in HEADS)
 
 
 def add(options: argparse.Namespace) -> int:
     where, name = places_of(options), mcp_server.check_name(options.name)
-    server, typed = _described(options)
+    server, secret_names = _server(options)
     servers = Servers(where.config, where.state)
     directories.create(where)  # this closes the state to others
     starts = Starts(where.state, [name])
-    servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    said, status = tell(options.root, [name], starts)
-    output.say(f"added {name}, {servers.path(name)}; {said}")
+    servers.write({name: mcp_server.parted(name, server, secret_names)}, replace=options.replace)
+    sentence, status = tell(options.root, [name], starts)
+    output.say(f"added {name}, {servers.path(name)}; {sentence}")
     return status
 
 
@@ -109,7 +109,7 @@ def tell(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, i
     return reload.tell(root, outcome, starts.go_on), EXIT_FAILED if failed else EXIT_OK
 
 
-def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
+def _server(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     """Returns the server that the arguments mean, and the names of its typed variables and headers."""
     command, *words = options.command or ("",)
     if words and not command:
@@ -120,28 +120,28 @@ def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     if (options.env and server.url) or (options.header and command):
         raise Fault("EINVAL", "--env is for a program that is started here, --header for --url")
     mcp_server.checked(server)  # before anything is asked
-    given = {"env": pairs(options.env, "="), "headers": pairs(options.header, ":")}
-    alone = [key for some in given.values() for key, value in some.items() if value is None]
-    said = typed(alone)
-    filled = {
-        field: {key: said[key] if value is None else value for key, value in some.items()}
-        for field, some in given.items()
+    groups = {"env": pairs(options.env, "="), "headers": pairs(options.header, ":")}
+    alone = [key for group in groups.values() for key, value in group.items() if value is None]
+    values = typed_values(alone)
+    fields = {
+        field: {key: values[key] if value is None else value for key, value in group.items()}
+        for field, group in groups.items()
     }
-    return mcp_server.checked(msgspec.structs.replace(server, **filled)), set(alone)
+    return mcp_server.checked(msgspec.structs.replace(server, **fields)), set(alone)
 
 
-def pairs(given: list[str], sign: str) -> dict[str, str | None]:
+def pairs(arguments: list[str], sign: str) -> dict[str, str | None]:
     """Returns the values by their keys; None for a key alone, whose value is a secret."""
-    said = {}
-    for each in given:
+    values = {}
+    for each in arguments:
         key, found, value = each.partition(sign)
         if found:
             mcp_server.check_shown(key)
-        said[key.strip()] = value.strip() if found else None
-    return said
+        values[key.strip()] = value.strip() if found else None
+    return values
 
 
-def typed(keys: list[str]) -> dict[str, str]:
+def typed_values(keys: list[str]) -> dict[str, str]:
     """Returns values that are piped, one a line, or typed without being shown."""
     if not keys:
         return {}
@@ -182,7 +182,7 @@ def login(options: argparse.Namespace) -> int:
     server = servers.read(options.name)
     if not server.url:
         raise Fault("EINVAL", f"{options.name} is a program; only servers with a URL need ctx mcp login")
-    secret = typed([CLIENT_SECRET])[CLIENT_SECRET] if options.client_secret else ""
+    secret = typed_values([CLIENT_SECRET])[CLIENT_SECRET] if options.client_secret else ""
     wish = LoginWish(
         tuple(scope for each in options.scope for scope in each.split()),
         options.client_id or "",

@@ -30,7 +30,7 @@ class Starts:
 
     def __init__(self, state: Path, names: Iterable[str]) -> None:
         self._paths = {name: _path(state, name) for name in names}
-        self._seen = {name: _size(path) for name, path in self._paths.items()}
+        self._sizes = {name: _size(path) for name, path in self._paths.items()}
         self._rest = dict.fromkeys(self._paths, b"")
 
     def go_on(self, facts: dict[str, list[str]]) -> bool:
@@ -41,21 +41,21 @@ class Starts:
 
     def _show(self, name: str) -> bool:
         path = self._paths[name]
-        if _size(path) < self._seen[name]:  # another start has begun
-            self._seen[name], self._rest[name] = 0, b""
-        printed = _read(path, self._seen[name], MAX_SHOWN)
-        self._seen[name] += len(printed)
-        *lines, self._rest[name] = (self._rest[name] + printed).split(b"\n")
+        if _size(path) < self._sizes[name]:  # another start has begun
+            self._sizes[name], self._rest[name] = 0, b""
+        data = _read(path, self._sizes[name], MAX_SHOWN)
+        self._sizes[name] += len(data)
+        *lines, self._rest[name] = (self._rest[name] + data).split(b"\n")
         for line in lines:
             if line.strip():
                 output.say(f"{name}: {line.decode(errors='replace').rstrip()}")
-        return bool(printed)
+        return bool(data)
 
 
 def last_lines(state: Path, name: str) -> list[str]:
     """Returns the last lines that a server printed when it was started for its description."""
-    printed = _read(_path(state, name), -MAX_LAST, MAX_LAST).decode(errors="replace")
-    return [line.rstrip() for line in printed.split("\n") if line.strip()][-LAST_LINES:]
+    text = _read(_path(state, name), -MAX_LAST, MAX_LAST).decode(errors="replace")
+    return [line.rstrip() for line in text.split("\n") if line.strip()][-LAST_LINES:]
 
 
 def _path(state: Path, name: str) -> Path:
