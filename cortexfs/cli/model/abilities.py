@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     part = (options.model or "").lower()
     rows = {name: known for name, known in sorted(table.models.items()) if part in name.lower()}
     if options.json:
-        told = [{"model": name, "limit": known.limit, "cap": known.cap} for name, known in rows.items()]
-        output.emit({"source": table.source, "time": table.time, "models": told})
+        models = [{"model": name, "limit": known.limit, "cap": known.cap} for name, known in rows.items()]
+        output.emit({"source": table.source, "time": table.time, "models": models})
     elif options.model:
         cells = [(name, str(known.limit or "unknown"), " ".join(known.cap)) for name, known in rows.items()]
         output.table(("model", "limit", "cap"), cells)
@@ -58,12 +58,12 @@ def _about(table: AbilityTable) -> str:
     return f"{len(table.models):,} models, of {table.source}, {when}"
 
 
-def _source(named: str) -> bytes:
-    if named.lower().startswith(("http://", "https://")):
+def _source(source: str) -> bytes:
+    if source.lower().startswith(("http://", "https://")):
         from cortexfs.net import web  # a slow import that only an address needs
 
-        return web.download(named, MAX_SOURCE, SECONDS)
-    path = Path(os.path.expanduser(named))
+        return web.download(source, MAX_SOURCE, SECONDS)
+    path = Path(os.path.expanduser(source))
     with os_faults(f"{path} cannot be read"):
         if not path.is_file():
             raise Fault("EINVAL", f"{path} is no regular file; name litellm's list of models, or its wheel")

@@ -40,20 +40,20 @@ def about(config_directory: Path) -> list[dict[str, Any]]:
 
 
 def add_local(options: argparse.Namespace) -> int:
-    wanted = ([ENGINE] if weights.missing() else []) + ([] if weights.carried() else [WEIGHTS])
-    for step in wanted:
+    steps = ([ENGINE] if weights.missing() else []) + ([] if weights.carried() else [WEIGHTS])
+    for step in steps:
         _install(*step)
-    if not wanted:
+    if not steps:
         output.say(f"{weights.DEFAULT} is installed already")
         return EXIT_OK
     output.say(f"installed {weights.DEFAULT}; {reload.tell(options.root)}")
     return EXIT_OK
 
 
-def _install(what: str, words: tuple[str, ...]) -> None:
+def _install(title: str, words: tuple[str, ...]) -> None:
     from cortexfs.cli import installing  # a slow import that only an installation needs
 
-    output.say(f"installing {what}")
+    output.say(f"installing {title}")
     installing.install(words)
 
 
@@ -90,8 +90,8 @@ def _check_readable(path: Path) -> None:
     if os.geteuid():
         return
     for above in path.parents:
-        seen = above.stat()
-        if seen.st_uid and not seen.st_mode & stat.S_IXOTH:
+        status = above.stat()
+        if status.st_uid and not status.st_mode & stat.S_IXOTH:
             why = f"the engine has no powers of root and cannot enter {above}"
             raise Fault("EACCES", f"{why}; chmod o+x {above}")
     if not path.stat().st_mode & stat.S_IROTH:

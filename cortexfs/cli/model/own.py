@@ -20,10 +20,10 @@ from cortexfs.core.errors import Fault
 FILE = ".own"  # below the root, in no listing
 
 
-def root_of(given: str | None) -> str | None:
+def root_of(root_option: str | None) -> str | None:
     """Returns the mount, if root owns it and we are not root."""
     try:
-        point = mounts.root(given)
+        point = mounts.root(root_option)
     except Fault:
         return None
     mount = mounts.mounted_at(point)
@@ -43,7 +43,7 @@ def names(root: str) -> list[str]:
     return []
 
 
-def told(root: str, do: str, name: str = "", **more: Any) -> Any:
+def ask(root: str, do: str, name: str = "", **more: Any) -> Any:
     """Have the daemon do this (models/own_providers.py), and return its answer."""
     import subprocess
 
@@ -51,12 +51,12 @@ def told(root: str, do: str, name: str = "", **more: Any) -> Any:
     from cortexfs.client.execution import Frames
 
     mounts.status_text(root)
-    asked = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
+    request = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
     words = [f"{root}/{objects.RUNNER}", f"{root}/{FILE}", "-"]
     environ = os.environ | {"CTX_OUTPUT": "jsonl"}
     with progress.shown(f"the daemon of {root} asks as you"):
-        done = subprocess.run(words, input=asked, stdout=subprocess.PIPE, env=environ, check=False)
-    heard = Frames(f"{root}/{FILE}")
-    said = results.text(heard.receive(done.stdout))
-    heard.end(done.returncode)
-    return msgspec.json.decode(said)
+        done = subprocess.run(words, input=request, stdout=subprocess.PIPE, env=environ, check=False)
+    frames = Frames(f"{root}/{FILE}")
+    output = results.text(frames.receive(done.stdout))
+    frames.end(done.returncode)
+    return msgspec.json.decode(output)

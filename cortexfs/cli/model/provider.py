@@ -40,7 +40,7 @@ class ProviderFolder:
         self.secrets = Secrets(where.state)
         self.root: str | None = options.root
 
-    def told(self, name: str) -> str:
+    def reload(self, name: str) -> str:
         return reload.tell(self.root, reload.broken("provider", name, "cannot be used"))
 
     def key(self, name: str, provider: Provider) -> str:
@@ -53,14 +53,14 @@ class ProviderFolder:
 
 
 def add(options: argparse.Namespace) -> int:
-    name, provider = options.name, _described(options)
+    name, provider = options.name, _provider(options)
     root = own.root_of(options.root)
-    said = _add_own(root, name, provider) if root else _add_here(options, provider)
-    output.say(f"added {said[0]}")
+    lines = _add_own(root, name, provider) if root else _add_here(options, provider)
+    output.say(f"added {lines[0]}")
     at = urlsplit(provider.base_url)
     if at.scheme == "http" and not networks.is_loopback(at.hostname):
         output.say(f"{provider.base_url} is not https: others on the network can read questions and answers")
-    for line in said[1:]:
+    for line in lines[1:]:
         output.say(line)
     return EXIT_OK
 
@@ -69,25 +69,25 @@ def _add_here(options: argparse.Namespace, provider: Provider) -> list[str]:
     name, place = options.name, ProviderFolder(options)
     directories.create(place.where)
     place.providers.add(name, provider)
-    if key := _offered(name, provider, place.secrets.has(name)):
+    if key := _needed_key(name, provider, place.secrets.has(name)):
         place.secrets.set(name, key)
-    heard = _refreshed(name, provider, place)
-    return [f"{name}, {place.providers.path(name)}; {heard}", place.told(name)]
+    sentence = _refresh(name, provider, place)
+    return [f"{name}, {place.providers.path(name)}; {sentence}", place.reload(name)]
 
 
 def _add_own(root: str, name: str, provider: Provider) -> list[str]:
-    key = _offered(name, provider).decode("latin-1")
-    said = own.told(root, "add", name, provider=msgspec.to_builtins(provider), key=key)
-    return [f"{own.path_of(name)}; {said}"]
+    key = _needed_key(name, provider).decode("latin-1")
+    sentence = own.ask(root, "add", name, provider=msgspec.to_builtins(provider), key=key)
+    return [f"{own.path_of(name)}; {sentence}"]
 
 
-def _offered(name: str, provider: Provider, is_there: bool = False) -> bytes:
+def _needed_key(name: str, provider: Provider, has_key: bool = False) -> bytes:
     """Returns the key, if one is needed and a person can type it; empty if it is to come later."""
-    is_asked = provider.needs_key and provider.key is None and not is_there and sys.stdin.isatty()
-    return _typed(name) if is_asked else b""
+    is_asked = provider.needs_key and provider.key is None and not has_key and sys.stdin.isatty()
+    return _typed_key(name) if is_asked else b""
 
 
-def _described(options: argparse.Namespace) -> Provider:
+def _provider(options: argparse.Namespace) -> Provider:
     """Returns the provider that the arguments mean: a preset, overridden by the other arguments."""
     preset = PRESETS.get(options.vendor or options.name)
     if preset is None and not options.base_url:
@@ -105,32 +105,32 @@ def _described(options: argparse.Namespace) -> Provider:
             raise Fault("EINVAL", f"--key-command: {str(problem).lower()}") from None
         key = files.KeySource(command=tuple(words))
     preset = preset or Preset("")
-    made = Provider(
+    provider = Provider(
         base_url=files.check_base_url(options.base_url or preset.base_url),
         format=files.check_format(options.format or preset.format),
         models=tuple(dict.fromkeys(options.model)),
         key=key,
         tools=options.tools or preset.tools,
     )
-    return files.decode(files.encode(made), "the arguments")  # as strict as for a file
+    return files.decode(files.encode(provider), "the arguments")  # as strict as for a file
 
 
-def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
+def _refresh(name: str, provider: Provider, place: ProviderFolder) -> str:
     """Ask for the provider's models, and return a sentence with their number. No answer now is no failure."""
     if not provider.listed:
         return f"{len(provider.models) + len(provider.model)} models declared"
     try:
-        found, able = _learnt(name, provider, place)
+        found, able = _learn(name, provider, place)
     except Fault as fault:
         mend = "" if fault.code == "EACCES" else f"; ask again with: ctx provider models {name} --refresh"
         return f"its models are not listed yet: {_why(fault) if mend else fault.message}{mend}"
     return f"{len(found)} models listed" + "".join(f"; {id_} called a tool when asked to" for id_ in able)
 
 
-def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[ListedModel], list[str]]:
+def _learn(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[ListedModel], list[str]]:
     """Ask for the models, and test tool calls of models with unknown abilities. Keep all that is learnt."""
     key = place.key(name, provider)
-    found = _asked(name, provider, key)
+    found = _models(name, provider, key)
     with progress.shown(f"asking models of {name} to call a tool"):
         from cortexfs.models.exchange import tool_probe  # a slow import that only asking a provider needs
 
@@ -143,7 +143,7 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
     return found, able
 
 
-def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
+def _models(name: str, provider: Provider, key: str) -> list[ListedModel]:
     with progress.shown(f"asking {name} for its models"):
         from cortexfs.models.exchange import listing_request
 
@@ -152,7 +152,7 @@ def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
 
 def remove(options: argparse.Namespace) -> int:
     if root := own.root_of(options.root):
-        own.told(root, "remove", options.name)
+        own.ask(root, "remove", options.name)
         output.say(f"removed {own.path_of(options.name)} and its key")
         return EXIT_OK
     place = ProviderFolder(options)
@@ -162,28 +162,28 @@ def remove(options: argparse.Namespace) -> int:
         return local.remove(options.name, place.where, place.root)
     place.providers.remove(options.name)
     place.secrets.remove(options.name)
-    output.say(f"removed {options.name}, its models and its key; {place.told(options.name)}")
+    output.say(f"removed {options.name}, its models and its key; {place.reload(options.name)}")
     return EXIT_OK
 
 
 def secret(options: argparse.Namespace) -> int:
     name = options.name
     if root := own.root_of(options.root):
-        said = own.told(root, "secret", name, key=_typed(name).decode("latin-1"))
-        output.say(f"kept the key of {name}; {said}")
+        sentence = own.ask(root, "secret", name, key=_typed_key(name).decode("latin-1"))
+        output.say(f"kept the key of {name}; {sentence}")
         return EXIT_OK
     place = ProviderFolder(options)
     provider = place.providers.read(name)
     if provider.key is not None:
         raise Fault("EINVAL", f"{place.providers.path(name)} says where the key is; remove its `key` first")
     directories.create(place.where)
-    place.secrets.set(name, _typed(name))
-    output.say(f"kept the key of {name}; {_refreshed(name, provider, place)}")
-    output.say(place.told(name))
+    place.secrets.set(name, _typed_key(name))
+    output.say(f"kept the key of {name}; {_refresh(name, provider, place)}")
+    output.say(place.reload(name))
     return EXIT_OK
 
 
-def _typed(name: str) -> bytes:
+def _typed_key(name: str) -> bytes:
     """Returns the key, which is piped, or typed without being shown."""
     if not sys.stdin.isatty():
         return sys.stdin.buffer.read(MAX_KEY + 2)
@@ -203,34 +203,34 @@ def _why(fault: Fault) -> str:
 def test(options: argparse.Namespace) -> int:
     name = options.name
     if root := own.root_of(options.root):
-        output.say(f"{name} answers; {own.told(root, 'test', name)} models")
+        output.say(f"{name} answers; {own.ask(root, 'test', name)} models")
         return EXIT_OK
     place = ProviderFolder(options)
     provider = place.providers.read(name)
     key = place.key(name, provider)
     began = time.monotonic()
     try:
-        said = f"{len(_asked(name, provider, key))} models"
+        result = f"{len(_models(name, provider, key))} models"
     except Fault as fault:
         if fault.code != "ENOENT":
             raise Fault(fault.code, _why(fault)) from None
-        said = "it lists no models"
-    taken = "with its key" if key else "without a key"
-    output.say(f"{name} answers {taken}, in {(time.monotonic() - began) * 1000:.0f} ms; {said}")
+        result = "it lists no models"
+    key_note = "with its key" if key else "without a key"
+    output.say(f"{name} answers {key_note}, in {(time.monotonic() - began) * 1000:.0f} ms; {result}")
     return EXIT_OK
 
 
 def models(options: argparse.Namespace) -> int:
     """List the models of one provider, or of all. A fault of one provider does not hide the others."""
     place, root = ProviderFolder(options), own.root_of(options.root)
-    known = [row["name"] for row in own.told(root, "list")] if root else place.providers.load().providers
+    known = [row["name"] for row in own.ask(root, "list")] if root else place.providers.load().providers
     rows, status = [], EXIT_OK
     for name in [options.name] if options.name else sorted(known):
         try:
             if root:
-                rows += own.told(root, "models", name, refresh=options.refresh)
+                rows += own.ask(root, "models", name, refresh=options.refresh)
             else:
-                rows += _listed(name, options.refresh, place)
+                rows += _rows(name, options.refresh, place)
         except Fault as fault:
             if options.name:
                 raise
@@ -242,23 +242,23 @@ def models(options: argparse.Namespace) -> int:
     return status
 
 
-def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
+def _rows(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
     is_asked = provider.listed and (refresh or place.providers.listing(name, provider) is None)
     try:
         if is_asked:
-            _learnt(name, provider, place)
+            _learn(name, provider, place)
     except Fault:  # the edited file counts even if the provider does not answer
-        output.say(place.told(name))
+        output.say(place.reload(name))
         raise
     if is_asked or refresh:
-        output.say(place.told(name))
+        output.say(place.reload(name))
     return place.providers.model_rows(name, provider)
 
 
 def listing(options: argparse.Namespace) -> int:
     if root := own.root_of(options.root):
-        rows = own.told(root, "list")
+        rows = own.ask(root, "list")
     else:
         from cortexfs.cli.model import local
 
@@ -288,15 +288,15 @@ def new(options: argparse.Namespace) -> int:
         raise Fault("EEXIST", f"there is a model {options.name} already; choose another name")
     origin = resolved(known, options.origin.removeprefix("model/"))
     value_formats.parameters("".join(f"{line}\n" for line in options.set))
-    kept = origin.declared
-    made = msgspec.structs.replace(
-        kept,
+    declared = origin.declared
+    model = msgspec.structs.replace(
+        declared,
         name=options.name,
-        description=options.description or kept.description,
-        default=kept.default | parameters("\n".join(options.set)),
-        effort=options.effort or kept.effort,
+        description=options.description or declared.description,
+        default=declared.default | parameters("\n".join(options.set)),
+        effort=options.effort or declared.effort,
     )
-    place.providers.declare(origin.provider, made)
-    told = place.told(origin.provider)
-    output.say(f"made model/{options.name} in {place.providers.path(origin.provider)}; {told}")
+    place.providers.declare(origin.provider, model)
+    sentence = place.reload(origin.provider)
+    output.say(f"made model/{options.name} in {place.providers.path(origin.provider)}; {sentence}")
     return EXIT_OK
