@@ -66,7 +66,7 @@ class Finding(NamedTuple):
     by_root: bool = False  # True if root has to run the command
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.why}{f'; {self.mend}' if self.mend else ''}"
 
 
@@ -105,8 +105,8 @@ def fusermount(subject: Subject) -> Finding:
     if not (status.st_mode & stat.S_ISUID and status.st_uid == 0):
         return fail(f"{found} is not setuid root", f"as root: chown root {found} && chmod u+s {found}")
     if not MTAB.exists():
-        told = f"{MTAB} is missing, and without it {found} unmounts nothing"
-        return fail(told, f"as root: {MTAB_MEND}", tuple(MTAB_MEND.split()), by_root=True)
+        message = f"{MTAB} is missing, and without it {found} unmounts nothing"
+        return fail(message, f"as root: {MTAB_MEND}", tuple(MTAB_MEND.split()), by_root=True)
     try:
         pwd.getpwuid(subject.uid)
     except KeyError:
@@ -154,7 +154,7 @@ def view_mounts(subject: Subject) -> Finding:
     words = [sys.executable, "-I", "-c", "from cortexfs.host.confine.readonly_mounts import enter; enter()"]
     if subprocess.run(words, capture_output=True, check=False).returncode == 0:
         return ok("tools of agents have mounts of their own")
-    found = [f"{path} is {refused}" for path, refused in NO_NAMESPACES.items() if _reads(path, refused)]
+    found = [f"{path} is {value}" for path, value in NO_NAMESPACES.items() if _reads(path, value)]
     return warn(
         "tools of agents get no mount namespace here, so chmod, chown, touch and the like fail with EPERM",
         f"let users make namespaces: {found[0] if found else 'in a container, its manager decides'}",
@@ -178,23 +178,23 @@ def own_sandbox(subject: Subject) -> Finding:
 
 
 def system_runner(subject: Subject) -> Finding:
-    spoken = shebang.protocol(shebang.SYSTEM)
-    if spoken == PROTOCOL:
+    protocol = shebang.protocol(shebang.SYSTEM)
+    if protocol == PROTOCOL:
         return ok(f"{shebang.SYSTEM} speaks protocol {PROTOCOL}")
     words = ("install", "-m", "755", shebang.program(shebang.NAME), str(shebang.SYSTEM))
-    why = f"speaks protocol {spoken}, not {PROTOCOL}" if shebang.SYSTEM.exists() else "is not installed"
-    told = f"{shebang.SYSTEM} {why}, so the packaged runner is used"
-    return warn(told, f"install it: {' '.join(words)}", words, by_root=True)
+    why = f"speaks protocol {protocol}, not {PROTOCOL}" if shebang.SYSTEM.exists() else "is not installed"
+    message = f"{shebang.SYSTEM} {why}, so the packaged runner is used"
+    return warn(message, f"install it: {' '.join(words)}", words, by_root=True)
 
 
 def packaged_runner(subject: Subject) -> Finding:
     path = Path(shebang.program(shebang.NAME))
-    spoken = shebang.protocol(path)
-    if spoken == PROTOCOL:
+    protocol = shebang.protocol(path)
+    if protocol == PROTOCOL:
         return ok(f"{path} speaks protocol {PROTOCOL}")
     if not path.exists():
         return fail(f"{path} is missing", "install CortexFS again")
-    why = "cannot be executed" if spoken is None else f"speaks protocol {spoken}, not {PROTOCOL}"
+    why = "cannot be executed" if protocol is None else f"speaks protocol {protocol}, not {PROTOCOL}"
     return fail(f"{path} {why}", "install CortexFS again")
 
 
@@ -202,7 +202,7 @@ def readable_by_callers(subject: Subject) -> Finding:
     """Hosts run as their callers, so every caller has to read the interpreter, its library and CortexFS."""
     package = os.path.dirname(cortexfs.__file__)
     needed = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), package]
-    closed = next((path for one in needed if (path := _closed(one))), None)
+    closed = next((path for each in needed if (path := _closed(each))), None)
     if closed is None:
         return ok("the interpreter and CortexFS are readable by everyone")
     why = f"{closed} is closed to other users, and tools run as their callers"
@@ -216,8 +216,8 @@ def _closed(path: str) -> str | None:
     """Returns the first directory on the way to `path`, or `path`, that not everyone may pass."""
     way = Path(path)
     for step in (*reversed(way.parents), way):
-        wanted = stat.S_IXOTH if step != way else stat.S_IXOTH | stat.S_IROTH
-        if step.stat().st_mode & wanted != wanted:
+        bits = stat.S_IXOTH if step != way else stat.S_IXOTH | stat.S_IROTH
+        if step.stat().st_mode & bits != bits:
             return str(step)
     return None
 
@@ -334,24 +334,24 @@ def refused_controls(subject: Subject) -> Finding:
         return ok("no log of a daemon to look into")
     if not (found := [line for line in lines if REFUSED in line]):
         return ok("none was refused")
-    when, _, said = found[-1].partition(",")
-    return ok(f"{when}: {one_line(said.partition(' ')[2].partition(' ')[2])}")
+    when, _, message = found[-1].partition(",")
+    return ok(f"{when}: {one_line(message.partition(' ')[2].partition(' ')[2])}")
 
 
 def broken_plugins(subject: Subject) -> Finding:
     if _silent(subject):
         return ok("no mount to ask")
     if broken := mounts.by_name(mounts.facts(mounts.status_text(subject.root)), "broken plugin"):
-        told = " / ".join(map(": ".join, broken.items()))
-        return warn(told, f"mend it, or do without it: {'; '.join(map(without, broken))}")
+        message = " / ".join(map(": ".join, broken.items()))
+        return warn(message, f"mend it, or do without it: {'; '.join(map(without, broken))}")
     return ok("every enabled plugin is sound")
 
 
 def broken_others(subject: Subject) -> Finding:
     facts = {} if _silent(subject) else mounts.facts(mounts.status_text(subject.root))
     if found := mounts.by_name(facts, "broken provider") | mounts.by_name(facts, "broken agent"):
-        told = " / ".join(map(": ".join, found.items()))
-        return warn(told, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
+        message = " / ".join(map(": ".join, found.items()))
+        return warn(message, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
     return ok("every provider and agent is sound")
 
 

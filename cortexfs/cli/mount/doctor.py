@@ -61,32 +61,35 @@ def run(options: argparse.Namespace) -> int:
     elif options.json:
         output.emit(
             [
-                {"check": name, "level": one.level, "why": one.why, "mend": one.mend}
-                for name, one in found.items()
+                {"check": name, "level": finding.level, "why": finding.why, "mend": finding.mend}
+                for name, finding in found.items()
             ]
         )
     else:
-        output.table(("check", "result", "why"), [(name, one.level, one.told) for name, one in found.items()])
+        output.table(
+            ("check", "result", "why"),
+            [(name, finding.level, finding.text) for name, finding in found.items()],
+        )
     if found["mount answers"].level == FAIL:
         return exit_status("EHOSTDOWN")
-    return EXIT_FAILED if any(finding.level == FAIL for finding in found.values()) else EXIT_OK
+    return EXIT_FAILED if any(each.level == FAIL for each in found.values()) else EXIT_OK
 
 
 def _fix(found: dict[str, Finding], subject: Subject) -> None:
     """Run the commands that mend the findings, each after a question, and check again."""
     if not sys.stdin.isatty():
         raise Fault("EINVAL", "--fix asks before each command, so run it on a terminal")
-    for name, one in found.items():
-        if one.level == OK or not one.fix:
+    for name, finding in found.items():
+        if finding.level == OK or not finding.fix:
             continue
-        output.say(f"{name}: {one.why}")
-        words = ("sudo", *one.fix) if one.by_root and subject.uid else one.fix
+        output.say(f"{name}: {finding.why}")
+        words = ("sudo", *finding.fix) if finding.by_root and subject.uid else finding.fix
         if not shutil.which(words[0]):
-            output.say(f"let root run: {shlex.join(one.fix)}")
+            output.say(f"let root run: {shlex.join(finding.fix)}")
         elif output.sure(f"run: {shlex.join(words)}"):
             subprocess.run(words, stdout=sys.stderr.fileno(), check=False)
             found[name] = again = _checked(CHECKS[name], subject)
-            output.say(f"{name}: {again.level}: {again.told}")
+            output.say(f"{name}: {again.level}: {again.text}")
 
 
 def _write(path: str, text: str) -> None:
@@ -111,7 +114,7 @@ def _report(subject: Subject, found: Mapping[str, Finding]) -> str:
     where = subject.where
     parts: dict[str, Callable[[], Iterable[str]]] = {
         "this machine": _machine,
-        "doctor": lambda: (f"{one.level} {name}: {one.told}" for name, one in found.items()),
+        "doctor": lambda: (f"{finding.level} {name}: {finding.text}" for name, finding in found.items()),
         "status": lambda: mounts.status_text(subject.root).splitlines() if subject.root else (),
         "mounts": _mounts,
         "settings that are set": lambda: sorted(_keys(tomllib.loads((where.config / FILE).read_text()))),
@@ -124,8 +127,8 @@ def _report(subject: Subject, found: Mapping[str, Finding]) -> str:
         ),
     }
     lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_lines_of(part))]
-    said = ("# Report of CortexFS. Read it before you send it.", *lines)
-    return "".join(f"{within(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
+    report = ("# Report of CortexFS. Read it before you send it.", *lines)
+    return "".join(f"{within(_HIDDEN.sub('(hidden)', line))}\n" for line in report)
 
 
 def _lines_of(part: Callable[[], Iterable[str]]) -> list[str]:
@@ -166,8 +169,12 @@ def _names(config: Path) -> Iterator[str]:
 
 
 def _packages() -> Iterator[str]:
-    wanted = [one for one in importlib.metadata.requires("cortexfs") or () if "dev" not in one]
-    for name in sorted({re.split(r"[^\w.-]", one)[0] for one in wanted}):
+    requirements = [
+        requirement
+        for requirement in importlib.metadata.requires("cortexfs") or ()
+        if "dev" not in requirement
+    ]
+    for name in sorted({re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}):
         try:
             yield f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:

@@ -71,23 +71,23 @@ def restart(options: argparse.Namespace, between: Callable[[], None] | None = No
         if os.getuid() == 0:  # other users may not end it either
             mend += f"; to end it: ctx umount {root}"
         raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
-    kept, served = None, None
+    is_system, served = None, None
     if not mounts.is_stale(root):
         if daemon := daemons.of(found):
             daemon.process.close()
-            kept, served = systemd.keeps(daemon), (daemon.state, daemon.config)
+            is_system, served = systemd.keeps(daemon), (daemon.state, daemon.config)
             options.state, options.config = options.state or daemon.state, options.config or daemon.config
         elif not (options.state and options.config):
             why = "its daemon is not among the processes here, so that its directories are not known"
             raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
     if between is None:
         load(places(os.environ, os.getuid(), state=options.state, config=options.config))
-    if kept is not None:
+    if is_system is not None:
         if between or served != (options.state, options.config):
-            program = "systemctl" if kept else "systemctl --user"
+            program = "systemctl" if is_system else "systemctl --user"
             mend = f"stop it first: {program} stop {MOUNT}; and afterwards: {program} start {MOUNT}"
             raise Fault("EBUSY", f"systemd keeps the mount at {root}; {mend}")
-        systemd.tell(kept, "restart", MOUNT)
+        systemd.tell(is_system, "restart", MOUNT)
         say(f"systemd restarted {MOUNT}, which is mounted at {root}")
         return EXIT_OK
     status = umount.run(options)
@@ -130,12 +130,12 @@ def _live(root: str) -> str | None:
                 mend = f"end it (ctx umount {root}), or name another directory: ctx mount DIR"
                 raise Fault("EBUSY", f"{root} is the mount of uid {mount.owner}, and not yours; {mend}")
             try:
-                said = mounts.facts(mounts.status_text(root))
+                facts = mounts.facts(mounts.status_text(root))
             except Fault:
                 if not mounts.is_stale(root):
                     raise
                 continue  # its daemon has just died
-            return f"{root} is mounted already (pid {said.get('pid', ['unknown'])[0]})"
+            return f"{root} is mounted already (pid {facts.get('pid', ['unknown'])[0]})"
         umount.detach(mount)
         say(f"detached the mount that a dead daemon left at {root}")
     return None
@@ -148,10 +148,10 @@ def _prepare(root: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(root, 0o755)
         # A README may say what the directory is for (mountpoint/ of a checkout has one).
-        kept = [name for name in os.listdir(root) if name != "README"]
+        entries = [name for name in os.listdir(root) if name != "README"]
     except OSError as problem:
         raise Fault("EINVAL", f"{root} cannot be the mount point: {problem.strerror}; {mend}") from None
-    if kept:
+    if entries:
         why = f"{root} is not empty, and the mount would hide what is in it"
         raise Fault("EINVAL", f"{why}; name an empty directory")
     if not os.access(root, os.W_OK):
@@ -187,14 +187,14 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
             start_new_session=True,
         )
     os.close(writer)
-    said = _wait(reader)
+    message = _wait(reader)
     os.close(reader)
-    if said == serve.READY:
+    if message == serve.READY:
         say(f"mounted at {root} (pid {daemon.pid})")
         daemon.returncode = EXIT_OK  # it outlives us; without this, Popen would warn
         return EXIT_OK
-    status = _ended(daemon, said is None)
-    _explain(said, log_path, before)
+    status = _end(daemon, message is None)
+    _explain(message, log_path, before)
     return status if status > 0 else exit_status("EHOSTDOWN")
 
 
@@ -219,18 +219,18 @@ def _log(path: Path) -> BinaryIO:
 
 def _wait(reader: int) -> bytes | None:
     """Returns the daemon's message when it closes the pipe, or None if it sends nothing for too long."""
-    said, known = b"", 0
+    message, known = b"", 0
     with progress.shown("the daemon starts") as now:
         while select.select([reader], [], [], START_SECONDS)[0]:
             if not (part := os.read(reader, 4096)):
-                return said
-            known += (said + part).count(serve.WORKING)
+                return message
+            known += (message + part).count(serve.WORKING)
             now(f"the daemon starts; plugins that were read or asked: {known}")
-            said = (said + part).lstrip(serve.WORKING)
+            message = (message + part).lstrip(serve.WORKING)
     return None
 
 
-def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
+def _end(daemon: subprocess.Popen[bytes], late: bool) -> int:
     """Returns the exit status of a daemon that did not start. A daemon that still tries is ended."""
     if late:
         daemon.terminate()
@@ -241,13 +241,13 @@ def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
         return daemon.wait()
 
 
-def _explain(said: bytes | None, log: Path, before: int) -> None:
+def _explain(message: bytes | None, log: Path, before: int) -> None:
     """Report why there is no mount. The last new line of the log may hold a library's error."""
     lines = no_links.read(log, before, MAX_LOG).decode(errors="replace").splitlines()
     hint = f" ({lines[-1]})" if lines and lines[-1] else ""
-    if said is None:
+    if message is None:
         late = f"the daemon did not start, and has done nothing for {START_SECONDS:.0f} s{hint}"
         raise Fault("EHOSTDOWN", f"{late}; its log is {log}")
-    if not said:
+    if not message:
         raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log}")
-    say(f"{parser.program()} mount: {said.decode(errors='replace').strip()}{hint}")
+    say(f"{parser.program()} mount: {message.decode(errors='replace').strip()}{hint}")

@@ -68,25 +68,25 @@ class Sparing(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: Counter[tuple[str, int, int | None]] = Counter()
+        self._counts: Counter[tuple[str, int, int | None]] = Counter()
         self._since = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not 0 <= record.created - self._since < SECONDS:
-            self._said.clear()
+            self._counts.clear()
             self._since = record.created
         if len(message := record.getMessage()) > LONGEST:
             record.msg, record.args = f"{message[:LONGEST]}... ({len(message)} characters)", ()
         origin = getattr(record, "origin", None)
         limits = {None: MOST} if origin is None else {origin: MOST_OF_ORIGIN, None: MOST_OF_ORIGINS}
-        for each, most in limits.items():
-            self._said[record.pathname, record.lineno, each] += 1
-            said = self._said[record.pathname, record.lineno, each]
-            if said == most:
+        for key, most in limits.items():
+            self._counts[record.pathname, record.lineno, key] += 1
+            count = self._counts[record.pathname, record.lineno, key]
+            if count == most:
                 minutes = f"{SECONDS / 60:.0f} minutes"
                 record.msg = f"{record.getMessage()} (further messages like this are dropped, for {minutes})"
                 record.args = ()
-            if said > most:
+            if count > most:
                 return False
         return True
 
@@ -118,8 +118,8 @@ class Ready:
         os.close(self._pipe)
         self._pipe = None
 
-    def _write(self, said: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         """Write to the pipe. The starting process may have given up waiting."""
         if self._pipe is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._pipe, said)
+                os.write(self._pipe, data)

@@ -98,8 +98,8 @@ def _abort(mount: Mount) -> None:
 
 def _sweep(mount: Mount) -> None:
     """Detach the mount if it outlived its daemon."""
-    left = mounts.mounted_at(mount.point)
-    if left and left.connection == mount.connection:
+    remaining = mounts.mounted_at(mount.point)
+    if remaining and remaining.connection == mount.connection:
         detach(mount)
 
 
@@ -111,11 +111,11 @@ def detach(mount: Mount) -> None:
         return
     words = ["fusermount3", "-u", "-z", mount.point]
     try:
-        tried = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise Fault("EHOSTDOWN", "fusermount3 is missing; install the package fuse3") from None
-    if tried.returncode:
-        raise Fault("EPERM", f"{mount.point} cannot be unmounted: {tried.stderr.strip()}")
+    if done.returncode:
+        raise Fault("EPERM", f"{mount.point} cannot be unmounted: {done.stderr.strip()}")
 
 
 COMMANDS = {
