@@ -77,41 +77,41 @@ def settings_verb(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace, where: directories.Places, known: Mapping[str, Setting]) -> None:
-    key, given = options.key, options.value
-    if options.unset and (key is None or given is not None):
+    key, text = options.key, options.value
+    if options.unset and (key is None or text is not None):
         command = f"ctx plugin config {options.name} KEY --unset"
         raise Fault("EINVAL", f"--unset wants a key and no value: {command}")
-    if given == INPUT:
-        given = sys.stdin.read(MAX_SETTINGS + 1).removesuffix("\n")
-    value = None if options.unset else settings.read(known, key, given)
+    if text == INPUT:
+        text = sys.stdin.read(MAX_SETTINGS + 1).removesuffix("\n")
+    value = None if options.unset else settings.read(known, key, text)
     store = DecisionStore(where.state)
     sealed = isinstance(value, str) and known[key].is_secret and store.seal(options.name, key, value)
 
-    def make(chosen: Chosen) -> Chosen:
-        config = {name: one for name, one in chosen.config.items() if name != key}
-        secrets = {name: one for name, one in chosen.secrets.items() if name != key}
+    def make(former: Chosen) -> Chosen:
+        config = {name: each for name, each in former.config.items() if name != key}
+        secrets = {name: each for name, each in former.secrets.items() if name != key}
         if sealed:
             secrets[key] = sealed
         elif not options.unset:
             config[key] = value
         if len(msgspec.json.encode((config, secrets))) > MAX_SETTINGS:
             raise Fault("EMSGSIZE", f"the settings of {options.name} would be over {MAX_SETTINGS >> 10} KiB")
-        return replace(chosen, config=config, secrets=secrets)
+        return replace(former, config=config, secrets=secrets)
 
-    said = _decide(options, where, make)
-    output.say(f"{'unset' if options.unset else 'set'} {key} of {options.name}; {said}")
+    sentence = _decide(options, where, make)
+    output.say(f"{'unset' if options.unset else 'set'} {key} of {options.name}; {sentence}")
 
 
-def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], said: Chosen) -> None:
-    sealed = {key: one for key, one in said.secrets.items() if key in known and known[key].is_secret}
-    chosen = said.config | sealed  # a sealed value only shows that it is set
-    there = {key: chosen.get(key, one.default) for key, one in known.items()}
-    values = {key: known[key].shown(value) for key, value in there.items() if value is not None}
+def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], decisions: Chosen) -> None:
+    sealed = {key: each for key, each in decisions.secrets.items() if key in known and known[key].is_secret}
+    set_values = decisions.config | sealed  # a sealed value only shows that it is set
+    effective = {key: set_values.get(key, each.default) for key, each in known.items()}
+    values = {key: known[key].shown(value) for key, value in effective.items() if value is not None}
     if options.key is not None:
         if options.key in values:
             print(within(_text(values[options.key])))
     elif options.fields:
-        output.emit([_field(one, key in chosen, values.get(key)) for key, one in known.items()])
+        output.emit([_field(each, key in set_values, values.get(key)) for key, each in known.items()])
     elif options.json:
         output.emit(values)
     else:
@@ -119,23 +119,28 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
             (
                 key,
                 _text(values[key]) if key in values else "-",
-                _source(key in chosen, key in values, one),
-                one.type or "any",
-                ": ".join(filter(None, (one.label, one.about))) or "-",
+                _source(key in set_values, key in values, each),
+                each.type or "any",
+                ": ".join(filter(None, (each.label, each.about))) or "-",
             )
-            for key, one in known.items()
+            for key, each in known.items()
         ]
         output.table(("key", "value", "from", "type", "what it is"), rows)
 
 
-def _field(one: Setting, is_set: bool, value: Any) -> dict[str, Any]:
+def _field(setting: Setting, is_set: bool, value: Any) -> dict[str, Any]:
     """Returns a setting, with all that a form for it needs."""
-    return {**msgspec.to_builtins(one), "default": one.shown(one.default), "value": value, "is_set": is_set}
+    return {
+        **msgspec.to_builtins(setting),
+        "default": setting.shown(setting.default),
+        "value": value,
+        "is_set": is_set,
+    }
 
 
-def _source(is_set: bool, is_there: bool, setting: Setting) -> str:
+def _source(is_set: bool, has_value: bool, setting: Setting) -> str:
     """Returns the source of the value."""
-    if is_set or is_there:
+    if is_set or has_value:
         return "set" if is_set else "default"
     return "required" if setting.is_required else "-"
 
@@ -147,19 +152,19 @@ def _text(value: Any) -> str:
 def permissions(options: argparse.Namespace) -> int:
     where = places_of(options)
     manifest = manifest_of(where, options.name)
-    wanted = dict(_decision(text) for text in options.set or ())
+    changes = dict(_decision(text) for text in options.set or ())
     private = None if options.private is None else networks(options.private)
 
-    def changed(chosen: Chosen) -> Chosen:
-        decided = {**chosen.capabilities, **cast(dict[str, Decision], wanted)}
+    def make(former: Chosen) -> Chosen:
+        decided = {**former.capabilities, **cast(dict[str, Decision], changes)}
         return replace(
-            chosen,
-            capabilities={name: how for name, how in decided.items() if wanted.get(name) != "default"},
-            private=chosen.private if private is None else private,
+            former,
+            capabilities={name: how for name, how in decided.items() if changes.get(name) != "default"},
+            private=former.private if private is None else private,
         )
 
-    if wanted or private is not None:
-        output.say(f"changed the permissions of {options.name}; {_decide(options, where, changed)}")
+    if changes or private is not None:
+        output.say(f"changed the permissions of {options.name}; {_decide(options, where, make)}")
     else:
         _show_permissions(manifest, DecisionStore(where.state).of(options.name), options.json)
     return EXIT_OK
@@ -182,14 +187,22 @@ def networks(text: str) -> tuple[str, ...]:
         raise Fault("EINVAL", f"--private: {problem}; {mend}") from None
 
 
-def _show_permissions(manifest: JsonManifest, chosen: Chosen, as_json: bool) -> None:
-    found = json_kinds.granted(manifest, chosen).explained
+def _show_permissions(manifest: JsonManifest, decisions: Chosen, as_json: bool) -> None:
+    found = json_kinds.granted(manifest, decisions).explained
     if as_json:
         rows = [
-            {"capability": one.capability, "effective": one.effective, "reason": one.reason} for one in found
+            {
+                "capability": permission.capability,
+                "effective": permission.effective,
+                "reason": permission.reason,
+            }
+            for permission in found
         ]
-        return output.emit({"capabilities": rows, "private": list(chosen.private)})
-    cells = [(one.capability, "yes" if one.effective else "no", one.reason) for one in found]
+        return output.emit({"capabilities": rows, "private": list(decisions.private)})
+    cells = [
+        (permission.capability, "yes" if permission.effective else "no", permission.reason)
+        for permission in found
+    ]
     output.table(("capability", "effective", "why"), cells)
-    if chosen.private:
-        output.say(f"it may talk to {', '.join(chosen.private)}, although these are not public addresses")
+    if decisions.private:
+        output.say(f"it may talk to {', '.join(decisions.private)}, although these are not public addresses")

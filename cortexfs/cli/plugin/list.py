@@ -37,33 +37,33 @@ def trust(options: argparse.Namespace) -> int:
         if not options.publisher:
             raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
         count = store.remove(options.publisher, options.fingerprint)
-        said = reload.tell(options.root)
-        output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
+        sentence = reload.tell(options.root)
+        output.say(f"{options.publisher} is no longer trusted ({count} keys); {sentence}")
         return EXIT_OK
     known = store.read()
     heads = ("publisher", "key", "trusted since")
-    rows = ((one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known)
+    rows = ((key.publisher_id, key.fingerprint_sha256, key.trusted_at) for key in known)
     return output.print_rows(options.json, msgspec.to_builtins(known), heads, rows)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     wrong = f"(cannot be called: {row['wrong']})" if row["wrong"] else ""
     others = (*map("(model {})".format, row["models"]), *map("(cortex {})".format, row["commands"]))
-    shown = row | {
+    cells = row | {
         "enabled": "yes" if row["enabled"] else "no",
         "publisher": row["publisher"] or "-",
         "tools": row["reason"] or " ".join(filter(None, [*row["tools"], *others, wrong])) or "-",
     }
-    return tuple(shown[head] for head in HEADS)
+    return tuple(cells[head] for head in HEADS)
 
 
 def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = []
-    for one in found():
-        plugin = one.plugin
-        row = _row(plugin.name, plugin.version, "python", plugin.name in enabled, one.fault, live)
-        rows.append(row | {"distribution": one.distribution, "location": one.location})
+    for entry in found():
+        plugin = entry.plugin
+        row = _row(plugin.name, plugin.version, "python", plugin.name in enabled, entry.fault, live)
+        rows.append(row | {"distribution": entry.distribution, "location": entry.location})
     rows += _installed(where.state, enabled, live)
     known = {row["name"] for row in rows}
     for name in enabled:
@@ -79,12 +79,12 @@ def _installed(state: Path, enabled: list[str], live: LivePlugins | None) -> lis
         return []
     from cortexfs.plugins.package import directory  # half of the import time of this command
 
-    if not (there := directory.folders(state / directories.PLUGINS)):
+    if not (folders := directory.folders(state / directories.PLUGINS)):
         return []
     from cortexfs.linux import kernel_support
 
     available = kernel_support.available()
-    return [_installed_row(folder, folder.name in enabled, live, available) for folder in there]
+    return [_installed_row(folder, folder.name in enabled, live, available) for folder in folders]
 
 
 def _installed_row(

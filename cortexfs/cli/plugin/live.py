@@ -28,15 +28,15 @@ class LivePlugins:
         self.tools: dict[str, list[str]] = {}
         self.models: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
-        for class_, named in (("tool", self.tools), ("model", self.models)):
+        for class_, by_plugin in (("tool", self.tools), ("model", self.models)):
             for row in objects.rows(root, objects.paths_of(root, class_)):
                 if found := _ORIGIN.match(row.origin):
-                    named.setdefault(found[1], []).append(plain(key_of(row.object))[1])
+                    by_plugin.setdefault(found[1], []).append(plain(key_of(row.object))[1])
                     self.versions[found[1]] = found[2]
         self.commands: dict[str, list[str]] = {}
-        for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():
-            if one["status"] == plugin_commands.READY:
-                self.commands.setdefault(one["plugin"], []).append(name)
+        for name, command in plugin_commands.listed(root, plugin_commands.SECONDS).items():
+            if command["status"] == plugin_commands.READY:
+                self.commands.setdefault(command["plugin"], []).append(name)
 
 
 def live_of(options: argparse.Namespace) -> LivePlugins | None:

@@ -45,15 +45,15 @@ def _files(template: str, name: str) -> dict[str, File]:
         "@INCLUDE@": str(Path(cortexfs.__path__[0]) / "include"),
     }
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         for mark, value in words.items():
             text = text.replace(mark, value)
         return text
 
     found = {}
     for source in (_TEMPLATES / template).rglob(f"*{_END}"):
-        path = filled(str(source.relative_to(_TEMPLATES / template)).removesuffix(_END))
-        found[path] = File(filled(source.read_text()).encode(), path.startswith("bin/"))
+        path = fill(str(source.relative_to(_TEMPLATES / template)).removesuffix(_END))
+        found[path] = File(fill(source.read_text()).encode(), path.startswith("bin/"))
     return found
 
 

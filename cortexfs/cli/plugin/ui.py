@@ -87,7 +87,7 @@ def ui(options: argparse.Namespace) -> int:
     names = _names(known) if options.name is None else [options.name]
     parts = [part for name in names for part in _parts(known, name, manifest_of(known.where, name))]
     if options.part is not None:
-        return _one(options, known, parts)
+        return _show(options, known, parts)
     rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
     cells = (tuple(row[head] for head in HEADS) for row in rows)
     return output.print_rows(options.json, [part.row() for part in parts], HEADS, cells)
@@ -136,7 +136,7 @@ def _fault(known: _Known, name: str) -> str | None:
     return f"it is broken: {known.broken[name]}" if name in known.broken else None
 
 
-def _one(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> int:
+def _show(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> int:
     by_address = {part.address: part for part in parts}
     if (part := by_address.get(options.part)) is None:
         hint = nearest(options.part, by_address) or f"; see: ctx plugin ui {options.name}"
@@ -146,12 +146,12 @@ def _one(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> 
     folder = folder_of(known.where, part.plugin)
     page, files = _files(folder, part.part)
     if options.json:
-        told = {name: (_kind(name), base64.b64encode(data).decode()) for name, data in files.items()}
+        contents = {name: (_kind(name), base64.b64encode(data).decode()) for name, data in files.items()}
         manifest = manifest_of(known.where, part.plugin)
         events = manifest.events if "events:listener" in known.capabilities(manifest) else ()
         is_hooked = bool(events) and manifest.kind == hostcalls.ESM  # then the mount sends it events
         watched = [*map(str, _watched(known.where, folder))]
-        more = {"page": page, "files": told, "events": events, "is_hooked": is_hooked, "watched": watched}
+        more = {"page": page, "files": contents, "events": events, "is_hooked": is_hooked, "watched": watched}
         output.emit(part.row() | more)
     else:
         output.table(("file", "bytes"), [(name, str(len(data))) for name, data in files.items()])

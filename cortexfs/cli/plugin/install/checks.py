@@ -31,7 +31,7 @@ from cortexfs.plugins.package.package import PackageFiles
 
 def of_tree(tree: PackageFiles) -> list[InstallCheck]:
     """Returns all checks of a plugin whose files could all be read."""
-    with written(tree) as place:  # a copy shows commands that lead outside, and files that are no library
+    with copy_of(tree) as place:  # a copy shows commands that lead outside, and files that are no library
         checks = of_manifest(tree.manifest, tree, place)
         if not any(check.fault for check in checks):
             checks.append(tried("files as it would be loaded", lambda: offers.declared(tree, place)))
@@ -71,32 +71,32 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
 def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
     """Yields the check that a plugin has some of the texts which it provides."""
     provides = tree.manifest.capabilities.provides
-    named = {kind: folder for kind, folder in texts.FOLDERS.items() if folder in provides}
-    judged = [texts.judged(tree.contents, kind) for kind in named]
-    wrong = [why for _, some in judged for why in some]
-    folders = " and ".join(named.values())
+    provided = {kind: folder for kind, folder in texts.FOLDERS.items() if folder in provides}
+    judged = [texts.judged(tree.contents, kind) for kind in provided]
+    wrong = [why for _, faults in judged for why in faults]
+    folders = " and ".join(provided.values())
     missing = wrong[0] if wrong else f"provides names {folders}, and the plugin has none"
-    if named:
+    if provided:
         yield InstallCheck(folders, None if any(found for found, _ in judged) else missing)
 
 
 def refuse(name: str, checks: list[InstallCheck]) -> None:
     """Raises a Fault if any check has failed. If several have, prints each."""
-    broken = [check for check in checks if check.fault]
-    if len(broken) > 1:
-        for check in broken:
+    failed = [check for check in checks if check.fault]
+    if len(failed) > 1:
+        for check in failed:
             output.say(check.text)
-        told = f"plugin '{name}' fails {len(broken)} checks, and is not installed; see: ctx plugin test"
-        raise Fault(broken[0].code or "EINVAL", told)
-    for check in broken:
+        message = f"plugin '{name}' fails {len(failed)} checks, and is not installed; see: ctx plugin test"
+        raise Fault(failed[0].code or "EINVAL", message)
+    for check in failed:
         if check.code:
             raise Fault(check.code, str(check.fault))
-        told = f"plugin '{name}' fails the check \"{check.name}\": {check.fault}"
-        raise Fault("EINVAL", f"{told}; see: ctx plugin test")
+        message = f"plugin '{name}' fails the check \"{check.name}\": {check.fault}"
+        raise Fault("EINVAL", f"{message}; see: ctx plugin test")
 
 
 @contextlib.contextmanager
-def written(tree: PackageFiles) -> Iterator[Path]:
+def copy_of(tree: PackageFiles) -> Iterator[Path]:
     """Yields a copy of the plugin, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
         place = Path(folder) / tree.manifest.name
@@ -107,7 +107,7 @@ def written(tree: PackageFiles) -> Iterator[Path]:
 def _check_name(name: str) -> None:
     if name in offers.RESERVED:
         raise Fault("EINVAL", f"the name {name} belongs to built-in tools; choose another")
-    if any(one.plugin.name == name for one in found()):
+    if any(entry.plugin.name == name for entry in found()):
         mend = "uninstall that with pip first"
         raise Fault("EEXIST", f"a Python package has a plugin {name} already; {mend}")
 

@@ -78,7 +78,7 @@ def keep_and_enable(options: argparse.Namespace, source: PluginSource) -> int:
     )
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
-    by += unchecked + _told(source.tree, where)
+    by += unchecked + _modules_note(source.tree, where)
     return placing.place(where, options.root, source.tree, record, consented, by)
 
 
@@ -104,18 +104,18 @@ def _replaces(
 
 def _allow(options: argparse.Namespace, where: directories.Places, manifest: Manifest) -> None:
     """Raises a Fault if the plugin asks for all files, without consent to it now or in a former copy."""
-    wanted = governance.wants_everything(manifest)
-    if not wanted or options.yes:
+    access = governance.wants_everything(manifest)
+    if not access or options.yes:
         return
     with contextlib.suppress(Fault):
         former = directory.read(where.state / directory.FOLDER / manifest.name)
-        if governance.wants_everything(former) == wanted:
+        if governance.wants_everything(former) == access:
             return
-    asks = f"{manifest.name} asks to {wanted} every file that its callers may ({governance.EVERYTHING})"
+    asks = f"{manifest.name} asks to {access} every file that its callers may ({governance.EVERYTHING})"
     if not sys.stdin.isatty():
         raise Fault("EPERM", f"{asks}; to allow that, say --yes, or run this on a terminal")
     if not sure(f"{asks}. Install it?"):
-        raise Fault("EPERM", f"{manifest.name} may not {wanted} everything; nothing was installed")
+        raise Fault("EPERM", f"{manifest.name} may not {access} everything; nothing was installed")
 
 
 def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
@@ -133,7 +133,7 @@ def _try(tree: PackageFiles) -> None:
     if not manifests.is_json(tree.manifest) and (tree.manifest.python or library_of(tree.manifest)):
         from cortexfs.cli.plugin.install import trying  # imports trio
 
-        found, _ = trying.tried(tree)
+        found, _ = trying.load_and_call(tree)
         checks.refuse(tree.manifest.name, found)
         for check in found:
             if check.is_warning:
@@ -151,8 +151,8 @@ def _is_trusted(
         verdict, trusted=trusted, packaged=packaged, yes=options.yes, interactive=sys.stdin.isatty()
     )
     if decision == "ask":
-        who = f"{verdict.publisher} with the key {verdict.fingerprint}"
-        if not sure(f"The publisher {who} is not known here. Trust it, now and from now on?"):
+        publisher = f"{verdict.publisher} with the key {verdict.fingerprint}"
+        if not sure(f"The publisher {publisher} is not known here. Trust it, now and from now on?"):
             raise Fault("EPERM", f"the publisher {verdict.publisher} is not trusted; nothing was installed")
     return decision != "install"
 
@@ -170,22 +170,22 @@ def uninstall(options: argparse.Namespace) -> int:
         why := _last_hooks(options.root, name)
     ):
         output.say(f"the uninstall of {name} goes on, although not all of its last hooks succeeded: {why}")
-    said = placing.choose(where, options.root, name, None if options.purge else False).said
+    sentence = placing.choose(where, options.root, name, None if options.purge else False).sentence
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
         reload.tell(options.root)  # the daemon also knows the commands of disabled plugins
-        output.say(f"removed {name}; {said}")
+        output.say(f"removed {name}; {sentence}")
     else:
-        output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")
+        output.say(f"disabled {name}; {sentence}; its files stay until: ctx plugin uninstall {name} --purge")
     return EXIT_OK
 
 
-def _last_hooks(given: str | None, name: str) -> str:
+def _last_hooks(root_option: str | None, name: str) -> str:
     """Call the last hooks in a host of the uninstalling user. Returns the reason of a failure, which stops
     nothing, or an empty text. Plugins that were never told of their installation have no last hooks."""
     try:
-        point = mounts.answering(given)
+        point = mounts.answering(root_option)
     except Fault as fault:
         return fault.message
     try:
@@ -218,14 +218,14 @@ def enable(options: argparse.Namespace) -> int:
     outcome = placing.choose(where, options.root, name, config.REPLACE if options.replace else before or True)
     if outcome.is_taken and not before:
         placing.leave_disabled(where, options.root, name, outcome)
-    output.say(f"enabled {name}; {outcome.said}")
-    return EXIT_FAILED if outcome.refused else EXIT_OK
+    output.say(f"enabled {name}; {outcome.sentence}")
+    return EXIT_FAILED if outcome.fault else EXIT_OK
 
 
 def _known(where: directories.Places) -> dict[str, str | None]:
     """Returns the plugins of Python packages, each with its fault, and the installed ones."""
     folders = directory.folders(where.state / directory.FOLDER)
-    return {one.plugin.name: one.fault for one in found()} | {folder.name: None for folder in folders}
+    return {entry.plugin.name: entry.fault for entry in found()} | {folder.name: None for folder in folders}
 
 
 def disable(options: argparse.Namespace) -> int:
@@ -234,20 +234,20 @@ def disable(options: argparse.Namespace) -> int:
     if name not in known:
         hint = parser.nearest(name, known) or "; see: ctx plugin list"
         raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
-    output.say(f"disabled {name}; {placing.choose(where, options.root, name, False).said}")
+    output.say(f"disabled {name}; {placing.choose(where, options.root, name, False).sentence}")
     return EXIT_OK
 
 
 def fetched(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
     """Returns the plugin with all modules it needs, from the network unless this very plugin is installed."""
-    installed = where.state / directory.FOLDER / tree.manifest.name
+    folder = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
     download = partial(web.download, seconds=MODULE_SECONDS, private=own)
     with progress.shown("looking at what it needs"):
-        return fetch.completed(tree, download, partial(_modules, private=own), installed)
+        return fetch.completed(tree, download, partial(_modules, private=own), folder)
 
 
-def _told(tree: PackageFiles, where: directories.Places) -> str:
+def _modules_note(tree: PackageFiles, where: directories.Places) -> str:
     """Returns the end of the line about the installation."""
     if not (count := len(fetch.pins(tree))):
         return ""
@@ -255,12 +255,12 @@ def _told(tree: PackageFiles, where: directories.Places) -> str:
     return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
 
 
-def _modules(wanted: FetchRequest, private: tuple[str, ...]) -> dict[str, bytes]:
+def _modules(request: FetchRequest, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # a slow import that only fetching needs
 
     with progress.shown("fetching its imports") as now:
 
-        def told(connections: int, size: int) -> None:
+        def report(connections: int, size: int) -> None:
             now(f"fetching its imports: {connections} connections, {size / (1 << 20):.1f} MiB")
 
-        return esmfetch.fetch(wanted, private, told)
+        return esmfetch.fetch(request, private, report)

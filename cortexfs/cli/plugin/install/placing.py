@@ -30,19 +30,19 @@ _MEND = "; to take that name"
 
 
 class Outcome(NamedTuple):
-    said: str  # the daemon's sentence, for a person
-    refused: str = ""  # the plugin, and why
-    taken: tuple[str, ...] | None = None  # names of others that it took; None: no daemon has answered
+    sentence: str  # the daemon's sentence, for a person
+    fault: str = ""  # the plugin, and why
+    names: tuple[str, ...] | None = None  # names of others that it took; None: no daemon has answered
 
     @property
     def is_taken(self) -> bool:
         """Returns True if the plugin is refused because it has the name of another object."""
-        return _CONSENT in self.refused
+        return _CONSENT in self.fault
 
     @property
     def why(self) -> str:
         """Returns the reason of such a refusal, without the advice for a plugin that stays installed."""
-        return self.refused.partition(_MEND)[0]
+        return self.fault.partition(_MEND)[0]
 
 
 class Consented(NamedTuple):
@@ -80,25 +80,25 @@ def place(
     base, name = where.state / directory.FOLDER, tree.manifest.name
     former = FormerPlugin(_installed(base / name), config.choices(where.config).get(name))
     choice = _choice(where, root, tree, former, consented)
-    told = f"installed {name} {tree.manifest.version}, {by}"
+    message = f"installed {name} {tree.manifest.version}, {by}"
     try:
         installing.install(base, name, {**tree.files, records.FILE: records.file(record)})
         for warning in checks.warnings(tree.manifest, tree):
             output.say(f"warning: {warning}")
         if (why := lacks(where, name)) and name not in config.enabled(config.load(where)):
-            output.say(f"{told}; it is not enabled: {why}")
+            output.say(f"{message}; it is not enabled: {why}")
             return EXIT_FAILED
         outcome = choose(where, root, name, choice)
     except (KeyboardInterrupt, SystemExit):
         former.restore(where, name)
         reload.tell(root, waits=False)
         raise
-    if consented.names and consented.copy and outcome.said == reload.NOT_MOUNTED:
+    if consented.names and consented.copy and outcome.sentence == reload.NOT_MOUNTED:
         config.choose(where.config, name, True)  # the consent was to the copy
-    if outcome.refused:
+    if outcome.fault:
         _take_back(where, root, tree, former, outcome)
-    output.say(f"{told}; {outcome.said}")
-    return EXIT_FAILED if outcome.refused else EXIT_OK
+    output.say(f"{message}; {outcome.sentence}")
+    return EXIT_FAILED if outcome.fault else EXIT_OK
 
 
 def _choice(
@@ -110,8 +110,8 @@ def _choice(
 ) -> config.Choice:
     if consented.names:
         return config.REPLACE
-    there = {name: file for name, file in former.files.items() if name != records.FILE}
-    return consented.is_other or _kept(where, root, tree.manifest.name, is_same=there == tree.files)
+    files = {name: file for name, file in former.files.items() if name != records.FILE}
+    return consented.is_other or _next_choice(where, root, tree.manifest.name, is_same=files == tree.files)
 
 
 def _take_back(
@@ -129,10 +129,10 @@ def _take_back(
         return
     former.restore(where, name)
     reload.tell(root)
-    told = f"{name} is not installed, and nothing has changed"
+    message = f"{name} is not installed, and nothing has changed"
     if outcome.is_taken:
-        raise Fault("EEXIST", f"{told}: {outcome.why}; to let it take that name, say --replace")
-    raise Fault("EINVAL", f"{told}: {outcome.said}")
+        raise Fault("EEXIST", f"{message}: {outcome.why}; to let it take that name, say --replace")
+    raise Fault("EINVAL", f"{message}: {outcome.sentence}")
 
 
 def lacks(where: directories.Places, name: str, manifest: Manifest | None = None) -> str | None:
@@ -152,44 +152,50 @@ def _installed(folder: Path) -> dict[str, File]:
 # The decision, and the running daemon's answer to it.
 
 
-def choose(where: directories.Places, given: str | None, name: str, choice: config.Choice | None) -> Outcome:
+def choose(
+    where: directories.Places, root_option: str | None, name: str, choice: config.Choice | None
+) -> Outcome:
     """Write the choice down and tell the daemon. Consent becomes the names that the daemon reports."""
     config.choose(where.config, name, choice)
-    heard: list[dict[str, list[str]]] = []
+    reports: list[dict[str, list[str]]] = []
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        heard.append(facts)
-        if refused := mounts.by_name(facts, "broken plugin").get(name):
-            return f"it does not load: {refused}"
+        reports.append(facts)
+        if fault := mounts.by_name(facts, "broken plugin").get(name):
+            return f"it does not load: {fault}"
         wrong = mounts.by_name(facts, "wrong tools").get(name)
         return f"some of its tools cannot be called: {wrong}" if wrong else None
 
-    said = reload.tell(given, outcome)
-    if not heard:
-        return Outcome(said)
-    refused = mounts.by_name(heard[0], "broken plugin").get(name, "")
-    taken = tuple(mounts.by_name(heard[0], "taken names").get(name, "").split())
-    if choice == config.REPLACE and not refused:
-        config.choose(where.config, name, taken or True)
-        said += f"; it takes names of others: {', '.join(taken)}" if taken else ""
-    return Outcome(said, refused, taken)
+    sentence = reload.tell(root_option, outcome)
+    if not reports:
+        return Outcome(sentence)
+    fault = mounts.by_name(reports[0], "broken plugin").get(name, "")
+    names = tuple(mounts.by_name(reports[0], "taken names").get(name, "").split())
+    if choice == config.REPLACE and not fault:
+        config.choose(where.config, name, names or True)
+        sentence += f"; it takes names of others: {', '.join(names)}" if names else ""
+    return Outcome(sentence, fault, names)
 
 
-def leave_disabled(where: directories.Places, given: str | None, name: str, outcome: Outcome) -> NoReturn:
+def leave_disabled(
+    where: directories.Places, root_option: str | None, name: str, outcome: Outcome
+) -> NoReturn:
     """Disable a new plugin that needs names of others without consent: the daemon is to forget it."""
     config.choose(where.config, name, False)
-    reload.tell(given)
-    raise Fault("EEXIST", f"{name} is not enabled: {outcome.refused}")
+    reload.tell(root_option)
+    raise Fault("EEXIST", f"{name} is not enabled: {outcome.fault}")
 
 
-def _kept(where: directories.Places, given: str | None, name: str, *, is_same: bool) -> config.Choice:
+def _next_choice(
+    where: directories.Places, root_option: str | None, name: str, *, is_same: bool
+) -> config.Choice:
     """Returns the choice for the next copy of a plugin: enabled, with the names that it has taken so far. If
     the files are the same, a consent to all names stays."""
     before = config.choices(where.config).get(name) or True
     if before != config.REPLACE or is_same:
         return before
     try:
-        facts = mounts.facts(mounts.status_text(mounts.answering(given)))
+        facts = mounts.facts(mounts.status_text(mounts.answering(root_option)))
     except Fault:
         return True
     return tuple(mounts.by_name(facts, "taken names").get(name, "").split()) or True

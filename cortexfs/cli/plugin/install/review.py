@@ -47,7 +47,7 @@ def review(options: argparse.Namespace) -> int:
             return _say_wrong(path, wrong)
         return _say(*_read(path, where, options.private))
     packed = package.unpack(sources.bounded(path, MAX_PACKED), str(path))
-    tree, unread = _completed(packed, where, options.private)
+    tree, unread = _with_modules(packed, where, options.private)
     return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)])
 
 
@@ -60,8 +60,8 @@ def test(options: argparse.Namespace) -> int:
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli.plugin.install import trying  # imports trio
 
-        tried, brought = trying.tried(tree, _sure(options) if options.run else None)
-        checks += [*tried, *_checks_here(options.root, where, tree.manifest, brought)]
+        results, new_objects = trying.load_and_call(tree, _sure(options) if options.run else None)
+        checks += [*results, *_checks_here(options.root, where, tree.manifest, new_objects)]
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 
@@ -90,16 +90,16 @@ def _read(
 ) -> tuple[Manifest, PackageFiles | None, list[InstallCheck]]:
     """Returns the readable part of a directory, and all checks of it."""
     try:
-        whole = package.read(path)
+        source = package.read(path)
     except Fault as fault:
         manifest = directory.read(path)
         checks = checking.of_manifest(manifest, None, path)
         return manifest, None, [InstallCheck("files", fault.message), *checks]
-    tree, unread = _completed(whole, where, private)
+    tree, unread = _with_modules(source, where, private)
     return tree.manifest, tree, [*unread, *checking.of_tree(tree)]
 
 
-def _completed(
+def _with_modules(
     tree: PackageFiles, where: directories.Places, private: str
 ) -> tuple[PackageFiles, list[InstallCheck]]:
     """Returns the plugin with the modules that an installation would fetch, and the fault if that fails."""
@@ -112,16 +112,16 @@ def _completed(
 
 
 def _checks_here(
-    given: str | None, where: directories.Places, manifest: Manifest, brought: Iterable[Object]
+    root_option: str | None, where: directories.Places, manifest: Manifest, new_objects: Iterable[Object]
 ) -> Iterator[InstallCheck]:
     """Yields the rest of the judgement: if it could be enabled here, beside the others. A failure fails an
     installation without --replace. If no mount answers, the taken names are unknown."""
     if why := placing.lacks(where, manifest.name, manifest):
         yield InstallCheck("needs", why)
-    if not (root := mounts.if_answering(given)):
+    if not (root := mounts.if_answering(root_option)):
         return
     consent = config.consents(config.load(where)).get(manifest.name, ())
-    for name in ("/".join(one.key) for one in brought):
+    for name in ("/".join(each.key) for each in new_objects):
         row = objects.row_of(root, f"{root}/{name}")
         is_own = row.status == "unreadable" or row.origin.startswith(f"plugin:{manifest.name}@")
         if not is_own and consent != config.REPLACE and name not in consent:
@@ -143,13 +143,13 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
 
 
 def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:
-    passed = not any(check.fault for check in checks)
+    has_passed = not any(check.fault for check in checks)
     trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
     lines = [
         f"Plugin review: {manifest.name} v{manifest.version}",
         f"  Trust: {trust}",
         f"  Signature: {signing.verify(tree).text if tree else 'not looked at'}",
-        f"  Conformance: {reviewing.conformance(manifest, passed)}",
+        f"  Conformance: {reviewing.conformance(manifest, has_passed)}",
     ]
     for title, rows in (
         *_claims(manifest, tree),

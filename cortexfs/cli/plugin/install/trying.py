@@ -20,7 +20,7 @@ import trio
 
 from cortexfs import config
 from cortexfs.cli import ended, progress
-from cortexfs.cli.plugin.install.checks import written
+from cortexfs.cli.plugin.install.checks import copy_of
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
@@ -52,9 +52,9 @@ _LEAST: Mapping[str, Any] = {
 }
 
 
-def tried(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck], list[Object]]:
+def load_and_call(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck], list[Object]]:
     """Load it, and call its tools if `ask` agrees to the lines with the calls. Returns checks and objects."""
-    with written(tree) as place:
+    with copy_of(tree) as place:
         os.chmod(place.parent, 0o755)
         try:
             plugin = enabled.declared(tree, place)
@@ -62,11 +62,11 @@ def tried(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck
             return [InstallCheck("loading", fault.message, fault.code)], []
         if not plugin:
             return [], []
-        checks, tools = ended.run(partial(_hosted, partial(_loaded, plugin)))
-        return checks + (_called(tools, ask) if ask and tools else []), tools
+        checks, tools = ended.run(partial(_with_hosts, partial(_load, plugin)))
+        return checks + (_call_checks(tools, ask) if ask and tools else []), tools
 
 
-async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
+async def _with_hosts(work: Callable[[Pool], Awaitable[Result]]) -> Result:
     """Do the work with hosts, which end with it."""
     pool = Pool(_LIMITS, Starter(begin()))
     try:
@@ -80,49 +80,49 @@ async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
         pool.stop()
 
 
-async def _loaded(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallCheck], list[Object]]:
+async def _load(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallCheck], list[Object]]:
     """Returns the checks of the loading, and the objects of the plugin."""
     catalog = Catalog(pool)
     with progress.shown("loading it"):
         registry = await catalog.registry([plugin], consents={plugin.name: config.REPLACE})
     if why := catalog.broken.get(plugin.name):
         return [InstallCheck("loading", why)], []
-    tools = [one for one in registry if one.plugin == plugin]
-    named = ", ".join(tool.name for tool in tools) or "no tools"
-    checks = [InstallCheck(f"it loads, with {named}")]
+    tools = [object_ for object_ in registry if object_.plugin == plugin]
+    names = ", ".join(tool.name for tool in tools) or "no tools"
+    checks = [InstallCheck(f"it loads, with {names}")]
     if wrong := catalog.wrong.get(plugin.name):
         checks.append(InstallCheck(f"but no caller can call {wrong}", is_warning=True))
     return checks, tools
 
 
-def _called(tools: list[Object], ask: Ask) -> list[InstallCheck]:
+def _call_checks(tools: list[Object], ask: Ask) -> list[InstallCheck]:
     inputs = [msgspec.json.encode(example(msgspec.json.decode(tool.schema))) for tool in tools]
     calls = list(zip(tools, inputs, strict=True))
-    if not ask([f"  {tool.name} {given.decode()}" for tool, given in calls]):
+    if not ask([f"  {tool.name} {input_.decode()}" for tool, input_ in calls]):
         return [InstallCheck("its tools were not called")]
     with tempfile.TemporaryDirectory(prefix="ctx-scratch-") as scratch:
 
         async def call_all(pool: Pool) -> list[InstallCheck]:
-            return [await _call(pool, tool, given, scratch) for tool, given in calls]
+            return [await _call(pool, tool, input_, scratch) for tool, input_ in calls]
 
-        return ended.run(partial(_hosted, call_all))
+        return ended.run(partial(_with_hosts, call_all))
 
 
-async def _call(pool: Pool, tool: Object, given: bytes, scratch: str) -> InstallCheck:
+async def _call(pool: Pool, tool: Object, input_: bytes, scratch: str) -> InstallCheck:
     invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
     environment = {name: each for name, each in os.environb.items() if wire.is_passed_on(name)}
-    asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, scratch)
+    request = hostcalls.CallRequest("test-1", invocation, None, input_, 0o022, environment, scratch)
     identity = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
     with _connection() as connection:
         let_go = pool.people.keep(identity, connection)
-        outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
+        outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, request, _ignore)
         let_go()
-    name = f"tool {tool.name} called with {given.decode()}"
+    name = f"tool {tool.name} called with {input_.decode()}"
     # Any other fault is the tool's answer to a made-up input, so the tool works.
     if outcome.fault and (outcome.fault.code in _BROKEN or outcome.fault.message.startswith(NOT_STARTED)):
         return InstallCheck(name, str(outcome.fault))
-    said = outcome.fault.message if outcome.fault else outcome.output
-    return InstallCheck(f"{name}: {clipped(said.strip(), _SHOWN)}")
+    text = outcome.fault.message if outcome.fault else outcome.output
+    return InstallCheck(f"{name}: {clipped(text.strip(), _SHOWN)}")
 
 
 @contextlib.contextmanager
@@ -137,8 +137,8 @@ def _connection() -> Iterator[socket.socket]:
             yield connection
 
 
-async def _ignore(*said: frames.Frame) -> None:
-    del said
+async def _ignore(*frame: frames.Frame) -> None:
+    del frame
 
 
 def example(schema: Any) -> Any:
