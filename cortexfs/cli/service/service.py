@@ -30,15 +30,15 @@ MARK = "# Made by ctx service install, which replaces it; changes belong into: s
 
 def install(options: argparse.Namespace) -> int:
     system = _is_system(options)
-    wanted = _units(options, system)
+    units = _units(options, system)
     if options.print:
-        for unit in wanted:
+        for unit in units:
             print(unit.text, end="")
         return EXIT_OK
     _needs_systemd(options, system)
     folder = _folder(system)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for unit in wanted:
+    for unit in units:
         path = folder / unit.name
         if path.exists() and not _is_ours(path) and not options.replace:
             raise Fault("EEXIST", f"ctx service did not make {path}; look at it, then say --replace")
@@ -47,7 +47,7 @@ def install(options: argparse.Namespace) -> int:
     systemd.tell(system, "daemon-reload")
     if not options.web:
         _take_over(_root(options))
-    for unit in wanted:
+    for unit in units:
         systemd.tell(system, "enable", "--now", unit.name)
         say(f"{unit.name} runs, and begins with {'the machine' if system else 'your session'}")
     if not system:
@@ -90,8 +90,8 @@ def status(options: argparse.Namespace) -> int:
         path = _folder(system) / f"{name}.service"
         if path.exists():
             about = _properties(system, path.name)
-            said = [about.get(key, "unknown") for key in ("ActiveState", "UnitFileState")]
-            found.append((path.name, *said))
+            states = [about.get(key, "unknown") for key in ("ActiveState", "UnitFileState")]
+            found.append((path.name, *states))
     if options.json:
         output.emit([dict(zip(("unit", "state", "begins"), row, strict=True)) for row in found])
     elif found:
@@ -138,8 +138,8 @@ def _needs_systemd(options: argparse.Namespace, system: bool) -> None:
 
 def _runs_here(system: bool) -> bool:
     runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    there = BOOTED if system else os.path.join(runtime, "systemd")
-    return os.path.isdir(there) and shutil.which("systemctl") is not None
+    folder = BOOTED if system else os.path.join(runtime, "systemd")
+    return os.path.isdir(folder) and shutil.which("systemctl") is not None
 
 
 def _folder(system: bool) -> Path:
@@ -157,8 +157,8 @@ def _is_ours(path: Path) -> bool:
 def _properties(system: bool, name: str) -> dict[str, str]:
     if not _runs_here(system):
         return {}
-    said = systemd.tell(system, "show", "--property=ActiveState,UnitFileState", name)
-    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    text = systemd.tell(system, "show", "--property=ActiveState,UnitFileState", name)
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 _WHOSE = (

@@ -106,8 +106,8 @@ def tell(system: bool, *words: str) -> str:
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environ, check=False
     )
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise Fault("EHOSTDOWN", f"systemctl {' '.join(words)} failed: {said}; see: journalctl -u {MOUNT}")
+        message = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise Fault("EHOSTDOWN", f"systemctl {' '.join(words)} failed: {message}; see: journalctl -u {MOUNT}")
     return done.stdout
 
 
@@ -118,6 +118,6 @@ def keeps(daemon: RunningDaemon) -> bool | None:
         return None
     system = "/user@" not in unit[1]
     with suppress(Fault, OSError):  # there may be no systemd to ask
-        said = tell(system, "show", "--property=MainPID", "--value", MOUNT)
-        return system if said.strip() == str(daemon.process.pid) else None
+        output = tell(system, "show", "--property=MainPID", "--value", MOUNT)
+        return system if output.strip() == str(daemon.process.pid) else None
     return None

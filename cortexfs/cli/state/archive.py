@@ -62,8 +62,8 @@ def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
     head = ArchiveHead(1, VERSION, state_version.version(where.state), secrets)
     count = 0
     with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT) as packed:
-        said = msgspec.json.encode(head)
-        packed.addfile(_member(HEAD, stat.S_IFREG | 0o600, len(said)), io.BytesIO(said))
+        data = msgspec.json.encode(head)
+        packed.addfile(_member(HEAD, stat.S_IFREG | 0o600, len(data)), io.BytesIO(data))
         for top, base in (("state", where.state), ("config", where.config)):
             for place, folder, name in _found(base, secrets=secrets):
                 count += _add(packed, folder, name, str(PurePosixPath(top, place, name)))
@@ -75,7 +75,7 @@ def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, s
     """Yields all entries below, folders before their contents: their place, a descriptor of their folder, and
     a name. Descriptors are used, as a compromised daemon could replace a folder by a link. The base itself
     may be a link of its owner's."""
-    for above, folders, names, descriptor in os.fwalk(f"{base}/.", onerror=_told):
+    for above, folders, names, descriptor in os.fwalk(f"{base}/.", onerror=_raise):
         place = PurePosixPath(os.path.relpath(above, base))
         folders[:] = [name for name in sorted(folders) if secrets or not is_secret(place / name)]
         if not place.parts:
@@ -84,7 +84,7 @@ def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, s
         yield from ((place, descriptor, name) for name in sorted([*folders, *names]))
 
 
-def _told(problem: OSError) -> None:
+def _raise(problem: OSError) -> None:
     """Raises the error, as a folder that cannot be read is not empty. A folder that has just gone is no
     error."""
     if not isinstance(problem, FileNotFoundError):
@@ -101,31 +101,31 @@ def stays(name: str) -> bool:
     return name in LEFT_OUT or name.startswith((state_version.COPY, DRAFT))
 
 
-def _add(packed: tarfile.TarFile, folder: int, name: str, told: str) -> int:
+def _add(packed: tarfile.TarFile, folder: int, name: str, path: str) -> int:
     """Add a file, folder or link that is still there. Returns 1 for a file."""
     with contextlib.suppress(FileNotFoundError):
-        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(seen.st_mode):
-            member = _member(told, seen.st_mode, 0, seen.st_mtime)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            member = _member(path, status.st_mode, 0, status.st_mtime)
             member.linkname = os.readlink(name, dir_fd=folder)
             packed.addfile(member)
-        elif stat.S_ISDIR(seen.st_mode):
-            packed.addfile(_member(told, seen.st_mode, 0, seen.st_mtime))
-        elif stat.S_ISREG(seen.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
+            packed.addfile(_member(path, status.st_mode, 0, status.st_mtime))
+        elif stat.S_ISREG(status.st_mode):
             with (
                 no_links.held(name, _FILE, folder) as descriptor,
                 open(descriptor, "rb", closefd=False) as data,
             ):
-                seen = os.fstat(descriptor)
-                if not stat.S_ISREG(seen.st_mode):
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
                     return 0
-                size = _whole(descriptor, seen.st_size) if name.endswith(LOG) else seen.st_size
-                packed.addfile(_member(told, seen.st_mode, size, seen.st_mtime), data)
-        return int(stat.S_ISREG(seen.st_mode))
+                size = _size_of_lines(descriptor, status.st_size) if name.endswith(LOG) else status.st_size
+                packed.addfile(_member(path, status.st_mode, size, status.st_mtime), data)
+        return int(stat.S_ISREG(status.st_mode))
     return 0
 
 
-def _whole(descriptor: int, size: int) -> int:
+def _size_of_lines(descriptor: int, size: int) -> int:
     """Returns the number of bytes of a log up to its last whole line."""
     end = size
     while end:
@@ -148,19 +148,19 @@ class _Unpacked(gzip.GzipFile):
     """An unpacked archive with limited reads. A name in it may claim any length, and Python would read it at
     once, or piece by piece since 3.14."""
 
-    left: float = MAX_READ  # bytes that may be read before the data of the next member
+    allowance: float = MAX_READ  # bytes that may be read before the data of the next member
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or not 0 <= size <= min(MAX_READ, self.left):
+        if size is None or not 0 <= size <= min(MAX_READ, self.allowance):
             raise EOFError("a name in it is too long")
-        self.left -= size
+        self.allowance -= size
         return super().read(size)
 
 
 def _next(packed: tarfile.TarFile, data: _Unpacked) -> tarfile.TarInfo | None:
-    data.left = MAX_READ
+    data.allowance = MAX_READ
     found = packed.next()
-    data.left = math.inf
+    data.allowance = math.inf
     return found
 
 

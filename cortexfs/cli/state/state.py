@@ -106,8 +106,8 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
 def _put(found: Path, where: Places) -> None:
     """Put the new parts in the place of the old ones, or none of them if one cannot be moved. After a kill,
     all parts of both are still there, in two folders."""
-    with contextlib.ExitStack() as held, contextlib.ExitStack() as back:
-        new = {top: held.enter_context(no_links.folder(found, top, 0o700)) for top in archive.TOPS}
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as back:
+        new = {top: stack.enter_context(no_links.folder(found, top, 0o700)) for top in archive.TOPS}
         _complete(new["state"], where.state)
         aside = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
         for top, base in (("state", where.state), ("config", where.config)):
@@ -119,11 +119,11 @@ def _put(found: Path, where: Places) -> None:
                 shutil.move(path, to)  # also to another disk, as the configuration may be on one
                 back.callback(shutil.move, to, path)
         back.pop_all()
-    kept = where.state / ASIDE
-    if kept.is_symlink():  # nobody has a reason to put a link there
-        kept.unlink()
-    shutil.rmtree(kept, ignore_errors=True)
-    aside.rename(kept)
+    former = where.state / ASIDE
+    if former.is_symlink():  # nobody has a reason to put a link there
+        former.unlink()
+    shutil.rmtree(former, ignore_errors=True)
+    aside.rename(former)
     os.sync()
 
 
@@ -135,8 +135,8 @@ def _complete(new: Path, state: Path) -> None:
     """Copy the secrets of this state into a new one that has none, through no link of either."""
     for old in [state / archive.SECRETS, state / archive.TEAM, *state.glob(f"own/*/{archive.SECRETS}")]:
         to = new / old.relative_to(state)
-        is_there = old.is_dir() and to.parent.is_dir() and not os.path.lexists(to)
-        if is_there and not (_is_linked(old, state) or _is_linked(to.parent, new)):
+        is_needed = old.is_dir() and to.parent.is_dir() and not os.path.lexists(to)
+        if is_needed and not (_is_linked(old, state) or _is_linked(to.parent, new)):
             shutil.copytree(old, to, symlinks=True)
 
 

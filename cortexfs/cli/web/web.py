@@ -70,8 +70,8 @@ def _objects(root: str) -> list[dict[str, str]]:
 
 def _goes_to_journal() -> bool:
     """Returns True if systemd keeps the output (systemd.exec(5), JOURNAL_STREAM)."""
-    seen = os.fstat(sys.stdout.fileno())
-    return os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}"
+    status = os.fstat(sys.stdout.fileno())
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 @contextlib.contextmanager
