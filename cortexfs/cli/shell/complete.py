@@ -59,36 +59,36 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
     """Follow the words through the parser to the argument under the cursor."""
     places = [action for action in of._actions if not action.option_strings]
     waiting: argparse.Action | None = None
-    named: str | None = None
+    name: str | None = None
     for number, word in enumerate(before):
         option = of._option_string_actions.get(word)
         if waiting or option:
-            named = word if waiting and waiting.dest == "asked" else named
+            name = word if waiting and waiting.dest == "asked" else name
             waiting = option if option and option.nargs is None and not waiting else None
         elif places and isinstance(places[0].choices, dict):
             return _of_command(places[0].choices[word], before[number + 1 :], current, root)
         elif places and places[0].dest == "runnable":
             return _of_object(objects.resolve(_live(root), _expanded(word)), [*before[number + 1 :], current])
         elif not word.startswith("-"):
-            named = word if places and places[0].metavar == "OBJECT" else named
+            name = word if places and places[0].metavar == "OBJECT" else name
             places = places if places and places[0].nargs == "+" else places[1:]
     label, equals, value = current.partition("=")
     if current.startswith("--") and equals and not waiting:
         waiting = of._option_string_actions.get(label)
         if waiting is None or waiting.nargs is not None:
             return []
-        found = _values(waiting, named, value, root)
+        found = _values(waiting, name, value, root)
         return [f"{label}={word}" for word in found] or _files(f"{label}=", current)
     if current.startswith("-") and not waiting:
         return _matching(_visible(of), current)
     here = waiting or next(iter(places), None)
-    return _values(here, named, current, root) if here else []
+    return _values(here, name, current, root) if here else []
 
 
-def _values(of: argparse.Action, named: str | None, current: str, root: str | None) -> list[str]:
+def _values(of: argparse.Action, name: str | None, current: str, root: str | None) -> list[str]:
     """Returns the possible words of an argument."""
     if of.metavar == "SESSION":
-        return _matching(_sessions(named or objects.MAIN, root), current)
+        return _matching(_sessions(name or objects.MAIN, root), current)
     if of.choices:
         return _matching(list(of.choices), current)
     known = VALUES.get(of.dest) or VALUES.get(str(of.metavar))
@@ -100,12 +100,14 @@ def _expanded(word: str) -> str:
     return os.path.expandvars(os.path.expanduser(word))
 
 
-def _sessions(named: str, root: str | None) -> list[str]:
+def _sessions(name: str, root: str | None) -> list[str]:
     """Returns the sessions of the object that was named before, in both spaces."""
     from cortexfs.chat import sessions
 
-    _, whole = objects.conversing(mount := _live(root), named)
-    return [one.session for space in sessions.SPACES for one in sessions.each(mount, whole, space)]
+    _, full_name = objects.conversing(mount := _live(root), name)
+    return [
+        session.session for space in sessions.SPACES for session in sessions.each(mount, full_name, space)
+    ]
 
 
 def _commands(current: str, root: str | None) -> list[str]:
@@ -113,19 +115,19 @@ def _commands(current: str, root: str | None) -> list[str]:
 
 
 def _objects(current: str, root: str | None) -> list[str]:
-    return _called(current, _live(root), objects.ORDER)
+    return _names(current, _live(root), objects.ORDER)
 
 
 def _talking(current: str, root: str | None) -> list[str]:
     """Returns agents and models, as tools hold no conversations."""
-    return _called(current, _live(root), ("agent", "model"))
+    return _names(current, _live(root), ("agent", "model"))
 
 
-def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
+def _names(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
     """Returns bare names, or whole ones once a class has been typed."""
-    whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
-    is_whole = current.partition("/")[0] in (*CLASSES, "home")
-    return whole if is_whole else [objects.bare(name) for name in whole]
+    names = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
+    is_full = current.partition("/")[0] in (*CLASSES, "home")
+    return names if is_full else [objects.bare(name) for name in names]
 
 
 def _plugins(current: str, root: str | None) -> list[str]:
@@ -133,7 +135,7 @@ def _plugins(current: str, root: str | None) -> list[str]:
     from cortexfs.plugins.package.directory import FOLDER, folders
 
     folder = folders(places_at(root).state / FOLDER)
-    return [*(one.plugin.name for one in found()), *(each.name for each in folder)]
+    return [*(entry.plugin.name for entry in found()), *(each.name for each in folder)]
 
 
 def _providers(current: str, root: str | None) -> list[str]:
@@ -218,7 +220,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "SERVER": _servers,
     "VENDOR|NAME": _presets,
     "FORMAT": _formats,
-    "MODEL": lambda current, root: _called("", _live(root), ("model",)),
+    "MODEL": lambda current, root: _names("", _live(root), ("model",)),
     "AGENT": _agents,
     "TOOL": _tools,
     "ADDED": _added,
@@ -238,7 +240,7 @@ def _of_object(path: str, words: list[str]) -> list[str]:
     if schema is None:
         return _matching(["--help"], words[-1]) if words[-1].startswith("-") and len(words) == 1 else []
     found = usage.complete(schema, words)
-    return [name for candidate in found for name in _spelt(candidate, words[-1], usage.FILES)]
+    return [name for candidate in found for name in _file_names(candidate, words[-1], usage.FILES)]
 
 
 def _schema(path: str) -> bytes:
@@ -250,7 +252,7 @@ def _schema(path: str) -> bytes:
         return file.read()
 
 
-def _spelt(candidate: str, current: str, files: str) -> list[str]:
+def _file_names(candidate: str, current: str, files: str) -> list[str]:
     """Returns the candidate, or the file names that it stands for."""
     return _files(candidate.removesuffix(files), current) if candidate.endswith(files) else [candidate]
 
@@ -275,8 +277,8 @@ def _live(root: str | None) -> str:
 
 
 def _visible(of: argparse.ArgumentParser) -> list[str]:
-    shown = [action for action in of._actions if action.help != argparse.SUPPRESS]
-    return [option for action in shown for option in action.option_strings if option.startswith("--")]
+    actions = [action for action in of._actions if action.help != argparse.SUPPRESS]
+    return [option for action in actions for option in action.option_strings if option.startswith("--")]
 
 
 def _matching(known: list[str], current: str) -> list[str]:

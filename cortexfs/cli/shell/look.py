@@ -25,26 +25,26 @@ _COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
 def ls(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     if options.allowed:
-        return _allowed(root, options)
-    chosen = objects.select(root, options.name)
-    rows = objects.rows(root, chosen)
+        return _print_allowed(root, options)
+    paths = objects.select(root, options.name)
+    rows = objects.rows(root, paths)
     if options.json:
         output.emit([row._asdict() for row in rows])
         return EXIT_OK
-    width = max((len(objects.short(root, path)) for path in chosen), default=0)
+    width = max((len(objects.short(root, path)) for path in paths), default=0)
     cells = ((row.object, row.status, row.origin, objects.first_sentence(row.description)) for row in rows)
     output.table(objects.ObjectRow._fields, cells, (width, STATUS_WIDTH, ORIGIN_WIDTH, 0))
     return EXIT_OK
 
 
-def _allowed(root: str, options: argparse.Namespace) -> int:
+def _print_allowed(root: str, options: argparse.Namespace) -> int:
     """Print all at once: there may be ten thousand, and their fields have no control characters."""
     if options.name not in (None, "tool", "tool/"):
         raise Fault("EINVAL", "--allowed is about tools; say: ctx ls tool --allowed")
     rows = [line.split("\t") for line in objects.allowed(root).splitlines()]
     if options.json:
-        named = [AllowedRow(*row) for row in rows]
-        output.emit([objects.ObjectRow(*row[:3], row.description)._asdict() for row in named])
+        tools = [AllowedRow(*row) for row in rows]
+        output.emit([objects.ObjectRow(*row[:3], row.description)._asdict() for row in tools])
     elif sys.stdout.isatty():
         output.table(("object", "description"), [(row[0], row[3]) for row in rows])
     else:
@@ -61,16 +61,16 @@ def find(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     rows = best(objects.allowed(root), words)
     if options.json:
-        output.emit([_whole(root, row) for row in rows])
+        output.emit([_details(root, row) for row in rows])
     elif rows:
         output.table(("object", "description"), [(row.object, row.sentence) for row in rows])
     else:
-        asked = " ".join(words)
-        output.say(f"you may run no tool with a word like these: {asked}; see: ctx ls tool --allowed")
+        query = " ".join(words)
+        output.say(f"you may run no tool with a word like these: {query}; see: ctx ls tool --allowed")
     return EXIT_OK
 
 
-def _whole(root: str, row: AllowedRow) -> dict[str, Any]:
+def _details(root: str, row: AllowedRow) -> dict[str, Any]:
     import json  # a slow import that only JSON needs
 
     path = f"{root}/{row.object}"
@@ -100,8 +100,8 @@ def parsed(text: str) -> dict[str, Any]:
         if key == "broken plugin":
             found["broken_plugins"] = mounts.by_name(facts, key)
         else:
-            spoken = [_value(value) for value in values]
-            found[key.replace(" ", "_")] = spoken[0] if len(spoken) == 1 else spoken
+            decoded = [_value(value) for value in values]
+            found[key.replace(" ", "_")] = decoded[0] if len(decoded) == 1 else decoded
     return found
 
 

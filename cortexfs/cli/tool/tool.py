@@ -45,9 +45,9 @@ def add(options: argparse.Namespace) -> int:
     if os.getuid() == 0 and not options.home:
         return _add_for_all(options, path)
     header = script_files.header(path)
-    with _named(path):
-        said = script.parsed(header)
-    name = _name(options, path, said)
+    with _naming(path):
+        declaration = script.parsed(header)
+    name = _name(options, path, declaration)
     root = mounts.answering(options.root)
     place = f"{root}/{own.path_of(name, CLASS)}"
     text = own_script.OwnScript(path, header).text
@@ -55,14 +55,14 @@ def add(options: argparse.Namespace) -> int:
         own.write(f"{place}.d/{SCRIPT}", text)
     else:
         own.make(root, name, {SCRIPT: text}, CLASS)
-    schema = msgspec.json.encode(said.schema).decode()
-    status = _settled(place, [text, f"{said.description}\n", f"{schema}\n", "ready\n"])
+    schema = msgspec.json.encode(declaration.schema).decode()
+    status = _wait_until_shown(place, [text, f"{declaration.description}\n", f"{schema}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}; each call runs {path} as it is at that time; {status}")
     return EXIT_OK if status == "ready" else EXIT_FAILED
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _naming(path: str) -> Iterator[None]:
     """Begins errors about the comment with the script that has it."""
     try:
         yield
@@ -70,19 +70,19 @@ def _named(path: str) -> Iterator[None]:
         raise Fault(fault.code, f"{path}: {fault.message}") from None
 
 
-def _name(options: argparse.Namespace, path: str, said: script.Script) -> str:
-    given = names.check_new(options.name or said.name or names.clean(Path(path).stem))
-    return names.check_object(CLASS, given)
+def _name(options: argparse.Namespace, path: str, declaration: script.Script) -> str:
+    name = names.check_new(options.name or declaration.name or names.clean(Path(path).stem))
+    return names.check_object(CLASS, name)
 
 
-def _settled(place: str, wanted: list[str]) -> str:
+def _wait_until_shown(place: str, expected: list[str]) -> str:
     """Wait until the daemon shows the wanted texts, or another script. Returns the tool's status."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while True:
         with os_faults(f"{place}.d cannot be read"):
-            shown = [Path(f"{place}.d/{name}").read_text() for name in SHOWN]
-        if shown == wanted or shown[0] != wanted[0] or time.monotonic() > end:
-            return shown[-1].rstrip("\n")
+            texts = [Path(f"{place}.d/{name}").read_text() for name in SHOWN]
+        if texts == expected or texts[0] != expected[0] or time.monotonic() > end:
+            return texts[-1].rstrip("\n")
         time.sleep(reload.POLL_SECONDS)
 
 
@@ -99,17 +99,17 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     data = sources.bounded(Path(path), MAX_FILE)
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, too large for a script")
-    with _named(path):
-        said = script.parsed(script.header_of(data))
-    name = _name(options, path, said)
-    if not options.replace and (there := _holder(options.root, name) or _plugin(options, name)):
-        raise Fault("EEXIST", f"there is {there}; choose another name with --name")
-    about = {"name": name, "description": said.description}
+    with _naming(path):
+        declaration = script.parsed(script.header_of(data))
+    name = _name(options, path, declaration)
+    if not options.replace and (holder := _holder(options.root, name) or _plugin(options, name)):
+        raise Fault("EEXIST", f"there is {holder}; choose another name with --name")
+    about = {"name": name, "description": declaration.description}
     tool = {
         "command": f"bin/{name}",
-        "input_schema": said.schema,
-        "timeout_secs": said.timeout,
-        "effects": msgspec.to_builtins(said.effects),
+        "input_schema": declaration.schema,
+        "timeout_secs": declaration.timeout,
+        "effects": msgspec.to_builtins(declaration.effects),
     }
     table = {
         "version": SCRIPT_VERSION,
@@ -124,9 +124,9 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     return install.keep_and_enable(options, sources.PluginSource(tree, packaged=False, told=path))
 
 
-def _holder(given: str | None, name: str) -> str:
+def _holder(root_option: str | None, name: str) -> str:
     """Returns the system's tool of this name, if it is no script; empty without a mount."""
-    if not (root := mounts.if_answering(given)):
+    if not (root := mounts.if_answering(root_option)):
         return ""
     row = objects.row_of(root, f"{root}/{CLASS}/{name}")
     is_free = row.status == "unreadable" or row.origin.endswith(SCRIPT_VERSION)
@@ -159,13 +159,13 @@ def added(root: str) -> list[objects.ObjectRow]:
 def remove(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     name = options.name.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
-    there = {row.object: objects.bare(row.object) for row in added(root)}
-    if own.path_of(name, CLASS) in there:
+    scripts = {row.object: objects.bare(row.object) for row in added(root)}
+    if own.path_of(name, CLASS) in scripts:
         own.remove(root, name, CLASS)
         output.say(f"removed {own.path_of(name, CLASS)}; its script stays where it lies")
         return EXIT_OK
-    if f"{CLASS}/{name}" not in there:
-        hint = parser.nearest(name, there.values()) or "; see: ctx tool list"
+    if f"{CLASS}/{name}" not in scripts:
+        hint = parser.nearest(name, scripts.values()) or "; see: ctx tool list"
         raise Fault("ENOENT", f"there is no script {name!r} to remove{hint}")
     mount = mounts.mounted_at(root)
     if mount and os.getuid() not in (0, mount.owner):
