@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
         if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB:
             return _terminal(place, options.session, cwd)
         return PipedInput(place, options.session, cwd).run()
-    except PersonLeft as left:
-        return left.status
+    except PersonLeft as ending:
+        return ending.status
 
 
 def _terminal(place: ChatPlace, session: str, cwd: str | None) -> int:

@@ -20,7 +20,7 @@ MOST_PINGS = 1_000_000
 
 
 def resume(options: argparse.Namespace) -> int:
-    heard, show = talking.printing(talking.output(options.output))
+    print_frame, show = talking.printing(talking.output(options.output))
     where = talking.chat_place(options.root, options.object, options.scope)
     talk = Talk(where.name, options.session, options.scope, new_id)
     newest = said.last(sessions.place(where.root, where.whole, options.scope, options.session))
@@ -33,7 +33,7 @@ def resume(options: argparse.Namespace) -> int:
         return EXIT_OK
     with where.connect() as conversation:
         for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):
-            heard(frame)
+            print_frame(frame)
             for deed in talk.hear(frame):
                 if isinstance(deed, Show):
                     show(deed)

@@ -22,23 +22,23 @@ from cortexfs.core.talk.requests import Input
 
 def run(options: argparse.Namespace) -> int:
     words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the typed --
-    chosen = talking.output(options.output)
+    form = talking.output(options.output)
     where = talking.chat_place(options.root, options.object, options.scope)
     room = parse.prompt_room(words)  # the part of standard input that is wanted and can be sent
-    said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
+    message = _message(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd) or where.beginning(options.session)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, where.sight(options.session, cwd))
-    heard, show = talking.printing(chosen)
-    show = show if chosen == "text" or not _is_asked() else _asking
+    print_frame, show = talking.printing(form)
+    show = show if form == "text" or not _is_asked() else _asking
     with where.connect() as conversation:
         try:
-            return carry_out(options, conversation, talk, said, show, heard, options.id)
+            return carry_out(options, conversation, talk, message, show, print_frame, options.id)
         except Failed as failed:
-            if chosen == "text":
+            if form == "text":
                 raise
             # A program that reads frames gets the failure as from exec.
-            heard(Error(run=failed.run, code=failed.code, message=failed.message))
-            heard(Done(run=failed.run, status="error", code=failed.code))
+            print_frame(Error(run=failed.run, code=failed.code, message=failed.message))
+            print_frame(Done(run=failed.run, status="error", code=failed.code))
             return exit_status(failed.code)
 
 
@@ -46,9 +46,9 @@ def carry_out(
     options: argparse.Namespace,
     conversation: Conversation,
     talk: Talk,
-    said: Input,
+    message: Input,
     show: Callable[[Show], None],
-    heard: Callable[[AnyFrame], None],
+    print_frame: Callable[[AnyFrame], None],
     id_: str | None = None,
 ) -> int:
     """Send the message. Returns the exit status of its run. Raises Failed if the connection is lost."""
@@ -56,15 +56,15 @@ def carry_out(
 
     def hear(frame: AnyFrame) -> None:
         denials.hear(frame)
-        heard(frame)
+        print_frame(frame)
 
     decide = decider(options.approve, is_asked, talk, show)
     exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, is_asked=is_asked)
     try:
-        exchange.do(talk.say(said, id_))
+        exchange.do(talk.say(message, id_))
         exchange.run()
-    except PersonLeft as left:
-        return denials.status(left.status)
+    except PersonLeft as ending:
+        return denials.status(ending.status)
     except BrokenPipeError:  # no reader is left: as with exec, the run ends with its reader
         exchange.cancel()
         raise
@@ -77,12 +77,12 @@ def _is_asked() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _spoken(prompt: Input) -> Input:
+def _message(prompt: Input) -> Input:
     """Returns a prompt as sockets take it: they know messages, and not the two other keys of exec."""
     if isinstance(prompt, str) or "messages" in prompt:
         return prompt
-    said = prompt.get("input") or prompt.get("task")
-    return said if isinstance(said, str) else prompt
+    text = prompt.get("input") or prompt.get("task")
+    return text if isinstance(text, str) else prompt
 
 
 def _asking(show: Show) -> None:

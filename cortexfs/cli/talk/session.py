@@ -31,35 +31,35 @@ AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def _list(options: argparse.Namespace) -> int:
-    there = _there(options)
+    found = _sessions(options)
     if options.json:
-        output.emit([_row(one) for one in there])
+        output.emit([_row(session) for session in found])
         return EXIT_OK
     now = time.time()
-    rows = iter(there)
+    rows = iter(found)
     if first := list(itertools.islice(rows, PAGE)):
-        team = any(one.machine for one in first)
+        team = any(session.machine for session in first)
         heads = ("object", "session", "state", "updated", "messages", "size", *(("machine",) if team else ()))
-        shown = [_cells(one, now, team) for one in first]
-        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        output.table(heads, itertools.chain(shown, (_cells(one, now, team) for one in rows)), widths)
+        cells = [_cells(session, now, team) for session in first]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        output.table(heads, itertools.chain(cells, (_cells(session, now, team) for session in rows)), widths)
     else:
         whose = f" of {options.object}" if options.object else ""
         output.say(f"there are no {options.scope} sessions{whose}")
     return EXIT_OK
 
 
-def _cells(one: StoredSession, now: float, team: bool) -> tuple[str, ...]:
-    since, held = age(now - one.updated), size(one.size)
-    machine = (one.machine or "",) if team else ()
-    return (one.object, one.session, one.state, since, str(one.messages), held, *machine)
+def _cells(session: StoredSession, now: float, team: bool) -> tuple[str, ...]:
+    since, size_text = age(now - session.updated), size(session.size)
+    machine = (session.machine or "",) if team else ()
+    return (session.object, session.session, session.state, since, str(session.messages), size_text, *machine)
 
 
 def _show(options: argparse.Namespace) -> int:
-    one = _one(options)
+    session = _session(options)
     from cortexfs.chat import said as said_before  # imports frames, which a listing does not need
 
-    said, meta = said_before.messages(one.path), sessions.meta(one.path)
+    history, meta = said_before.messages(session.path), sessions.meta(session.path)
     if options.json:
         messages = [
             {
@@ -68,14 +68,17 @@ def _show(options: argparse.Namespace) -> int:
                 "role": message.role,
                 "content": [{"type": "text", "text": part.text} for part in message.content],
             }
-            for message in said
+            for message in history
         ]
-        output.emit({"meta": meta or _row(one), "messages": messages})
+        output.emit({"meta": meta or _row(session), "messages": messages})
         return EXIT_OK
-    print(f"{one.object} {one.session}: {one.state}, {counted(one.messages, 'message')}, {size(one.size)}")
+    print(
+        f"{session.object} {session.session}: {session.state}, "
+        f"{counted(session.messages, 'message')}, {size(session.size)}"
+    )
     if cwd := meta.get("cwd"):
         print(f"cwd: {within(str(cwd))}")
-    for message in said:
+    for message in history:
         text = "".join(part.text for part in message.content)
         text = prose(text) if sys.stdout.isatty() else text
         print(f"\n{quoted(text) if message.role == 'user' else text}")
@@ -83,30 +86,30 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    return remove(options, _one(options))
+    return remove(options, _session(options))
 
 
-def remove(options: argparse.Namespace, one: StoredSession) -> int:
+def remove(options: argparse.Namespace, session: StoredSession) -> int:
     """Remove the session, after a question."""
-    what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
-    if not options.yes and not sure(f"remove {what}?"):
+    title = f"the session {session.session} of {session.object}, with {counted(session.messages, 'message')}"
+    if not options.yes and not sure(f"remove {title}?"):
         raise Fault("ECANCELED", "nothing was removed")
-    sessions.remove(one)
+    sessions.remove(session)
     _unlog(options)
-    output.say(f"removed {what}")
+    output.say(f"removed {title}")
     return EXIT_OK
 
 
 def _rename(options: argparse.Namespace) -> int:
-    one = _one(options)
-    sessions.rename(one, options.name)
+    session = _session(options)
+    sessions.rename(session, options.name)
     _unlog(options)
-    output.say(f"the session {one.session} of {one.object} is {options.name} now")
+    output.say(f"the session {session.session} of {session.object} is {options.name} now")
     return EXIT_OK
 
 
 def _take(options: argparse.Namespace) -> int:
-    root, object_ = _named(options)
+    root, object_ = _root_and_name(options)
     from cortexfs.client import Conversation  # a slow import that only this needs
 
     with Conversation(f"{root}/{object_}.sock") as conversation:
@@ -123,35 +126,37 @@ def _gc(options: argparse.Namespace) -> int:
     age_ = None if options.older_than is None else options.older_than * DAY
     by_object: dict[str, list[StoredSession]] = {}
     with progress.shown("looking at sessions") as now:
-        for one in _there(options):
-            by_object.setdefault(one.object, []).append(one)
-        gone = [one for there in by_object.values() for one in sessions.expired(there, age_, options.keep)]
-        if gone and not options.dry_run:
-            for number in _removing(gone):
-                now(f"removing sessions, {number} of {len(gone)}")
+        for session in _sessions(options):
+            by_object.setdefault(session.object, []).append(session)
+        expired = [
+            session for group in by_object.values() for session in sessions.expired(group, age_, options.keep)
+        ]
+        if expired and not options.dry_run:
+            for number in _remove_all(expired):
+                now(f"removing sessions, {number} of {len(expired)}")
             _unlog(options)
     if options.json:
-        output.emit([_row(one) for one in gone])
+        output.emit([_row(session) for session in expired])
         return EXIT_OK
-    for one in gone:
-        print(f"{one.object} {one.session}")
+    for session in expired:
+        print(f"{session.object} {session.session}")
     verb = "would be removed" if options.dry_run else "removed"
-    output.say(f"{counted(len(gone), 'session')} {verb}, {size(sum(one.size for one in gone))}")
+    output.say(f"{counted(len(expired), 'session')} {verb}, {size(sum(session.size for session in expired))}")
     return EXIT_OK
 
 
-def _removing(gone: list[StoredSession]) -> Iterator[int]:
+def _remove_all(expired: list[StoredSession]) -> Iterator[int]:
     """Remove the sessions. Yields how many were removed so far. The daemon syncs the disk once for those that
     are removed at the same time."""
 
-    def remove(one: StoredSession) -> None:
+    def remove(session: StoredSession) -> None:
         with contextlib.suppress(FileNotFoundError):
-            sessions.remove(one)
+            sessions.remove(session)
 
     from concurrent.futures import ThreadPoolExecutor  # a slow import that only this needs
 
     with ThreadPoolExecutor(REMOVERS) as pool:
-        yield from (number for number, _ in enumerate(pool.map(remove, gone), 1))
+        yield from (number for number, _ in enumerate(pool.map(remove, expired), 1))
 
 
 def _unlog(options: argparse.Namespace) -> None:
@@ -160,26 +165,26 @@ def _unlog(options: argparse.Namespace) -> None:
     index.freshen(mounts.answering(options.root))
 
 
-def _there(options: argparse.Namespace) -> Iterator[StoredSession]:
+def _sessions(options: argparse.Namespace) -> Iterator[StoredSession]:
     """Yields the chosen sessions, newest first, one by one."""
     if options.object:
-        return sessions.each(*_named(options), options.scope)
+        return sessions.each(*_root_and_name(options), options.scope)
     root = mounts.answering(options.root)
     every = (sessions.each(root, name, options.scope) for name in sessions.objects(root, options.scope))
-    return heapq.merge(*every, key=lambda one: -one.updated)
+    return heapq.merge(*every, key=lambda session: -session.updated)
 
 
-def _one(options: argparse.Namespace) -> StoredSession:
-    return sessions.find(*_named(options), options.scope, options.session)
+def _session(options: argparse.Namespace) -> StoredSession:
+    return sessions.find(*_root_and_name(options), options.scope, options.session)
 
 
-def _named(options: argparse.Namespace) -> tuple[str, str]:
+def _root_and_name(options: argparse.Namespace) -> tuple[str, str]:
     root = mounts.answering(options.root)
     try:
-        path, whole = objects.conversing(root, options.object)
-        if kept := sessions.kept_by(path, whole):
-            raise Fault("EINVAL", f"{kept}; there: ctx session list {whole.partition('+')[0]}")
-        return root, whole
+        path, name = objects.conversing(root, options.object)
+        if why := sessions.kept_by(path, name):
+            raise Fault("EINVAL", f"{why}; there: ctx session list {name.partition('+')[0]}")
+        return root, name
     except Fault as fault:  # sessions stay when their object is removed
         space = vars(options).get("scope", "private")  # `take` has no scope: a team's are private
         if fault.code != "ENOENT" or options.object not in sessions.objects(root, space):
@@ -187,9 +192,9 @@ def _named(options: argparse.Namespace) -> tuple[str, str]:
         return root, options.object
 
 
-def _row(one: StoredSession) -> dict[str, Any]:
-    updated = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.updated))
-    return one._asdict() | {"path": str(one.path), "updated": updated}
+def _row(session: StoredSession) -> dict[str, Any]:
+    updated = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(session.updated))
+    return session._asdict() | {"path": str(session.path), "updated": updated}
 
 
 def size(count: int) -> str:
