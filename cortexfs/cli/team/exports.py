@@ -29,8 +29,10 @@ def export(options: argparse.Namespace) -> int:
         if options.to or options.as_user or options.agents or options.stop:
             raise Fault("EINVAL", "say which OBJECT, such as tool/make; see: ctx team export --help")
         heads = ("object", "to", "as", "agents")
-        rows = ((one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports)
-        return output.print_rows(options.json, [one.shown for one in exports], heads, rows)
+        rows = (
+            (entry.object, " ".join(entry.to), entry.as_user or "-", entry.agents or "-") for entry in exports
+        )
+        return output.print_rows(options.json, [entry.shown for entry in exports], heads, rows)
     path = options.object.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:
@@ -39,23 +41,25 @@ def export(options: argparse.Namespace) -> int:
         written(places.exports, others)
         output.say(f"stopped exporting {path}")
         return EXIT_OK
-    made = _made(path, options, member.machine)
-    written(places.exports, [*others, made])
-    if said := live.heard(places):
-        for machine in {each.partition("@")[2] for each in made.to} - {"*", *said.machines}:
+    addition = _export(path, options, member.machine)
+    written(places.exports, [*others, addition])
+    if link_status := live.link_status(places):
+        for machine in {each.partition("@")[2] for each in addition.to} - {"*", *link_status.machines}:
             output.say(f"{machine} is no machine of the team yet; see: ctx team status")
-    output.say(f"exported {path} to {' '.join(made.to)}; there it is {_shown(path, member.machine)}")
+    output.say(
+        f"exported {path} to {' '.join(addition.to)}; there it is {_remote_path(path, member.machine)}"
+    )
     return EXIT_OK
 
 
-def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
+def _export(path: str, options: argparse.Namespace, machine: str) -> Export:
     class_, _ = key_of(path)
     if class_ not in messages.CLASSES:
         kinds = " or ".join(f"{each}/NAME" for each in messages.CLASSES)
         raise Fault("EINVAL", f"{path!r} cannot be exported; write {kinds}")
     root = mounts.root(options.root)
     check_no_alias(Path(root), path)
-    _shown(path, machine)
+    _remote_path(path, machine)
     if mounts.mounted_at(root) and not Path(root, path).is_file():
         raise Fault("ENOENT", f"there is no {path} at {root}; see: ctx ls {class_}")
     if not options.to:
@@ -85,6 +89,6 @@ def _check_user(name: str) -> None:
         raise Fault("EACCES", "a daemon of yours exports as you alone; leave out --as")
 
 
-def _shown(path: str, machine: str) -> str:
+def _remote_path(path: str, machine: str) -> str:
     class_, name = key_of(path)
     return f"{class_}/{messages.shown_name(class_, name, machine)}"

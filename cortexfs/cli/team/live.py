@@ -40,26 +40,28 @@ class LinkStatus(msgspec.Struct):
     pid: int = 0
 
 
-def heard(places: TeamPlaces) -> LinkStatus | None:
+def link_status(places: TeamPlaces) -> LinkStatus | None:
     """Returns the link's report, or None if no link has written one."""
     try:
-        said = believed.whole(places.status, _MAX_FILE, "the status of a link")
-        return None if said is None else msgspec.json.decode(said, type=LinkStatus)
+        data = believed.whole(places.status, _MAX_FILE, "the status of a link")
+        return None if data is None else msgspec.json.decode(data, type=LinkStatus)
     except (Fault, *UNREADABLE):
         return None
 
 
 def wait(
-    given: str | None, places: TeamPlaces, until: Callable[[LinkStatus], bool] = lambda said: not said.problem
+    root_option: str | None,
+    places: TeamPlaces,
+    until: Callable[[LinkStatus], bool] = lambda report: not report.problem,
 ) -> bool:
     """Wait for the link if a mount has one. Returns True if `until` came true."""
-    if not mounts.mounted_at(mounts.root(given)):
+    if not mounts.mounted_at(mounts.root(root_option)):
         return False
     end = time.monotonic() + WAIT_SECONDS
     with progress.shown("the link to the team is being made"):
         while time.monotonic() < end:
-            said = heard(places)
-            if said is not None and until(said):
+            report = link_status(places)
+            if report is not None and until(report):
                 return True
             time.sleep(_POLL_SECONDS)
     return False
@@ -70,41 +72,41 @@ def status(options: argparse.Namespace) -> int:
     places = TeamPlaces(where.state, where.config)
     member = places.read_member()
     with state_lock.unserved(where.state) as is_unserved:
-        said = None if is_unserved else heard(places)  # the report of an ended daemon is out of date
-    if said is None:
+        report = None if is_unserved else link_status(places)  # the report of an ended daemon is out of date
+    if report is None:
         why = (
             "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
         )
-        said = LinkStatus(member.team, member.machine, "", why, {}, {})
-    if said.pid and is_stopped(said.pid):
-        said.problem = f"the link (pid {said.pid}) is stopped; let it go on: kill -CONT {said.pid}"
+        report = LinkStatus(member.team, member.machine, "", why, {}, {})
+    if report.pid and is_stopped(report.pid):
+        report.problem = f"the link (pid {report.pid}) is stopped; let it go on: kill -CONT {report.pid}"
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
-        rows = [one.shown | {"problem": said.exports.get(path, "")} for path, one in exports.items()]
+        rows = [export.shown | {"problem": report.exports.get(path, "")} for path, export in exports.items()]
         output.emit(
             {
                 "team": member.team,
                 "machine": member.machine,
-                "server": said.server,
-                "servers": said.servers,
-                "is_cluster": said.is_cluster,
-                "problem": said.problem,
-                "machines": [{"machine": name, "live": there} for name, there in said.machines.items()],
+                "server": report.server,
+                "servers": report.servers,
+                "is_cluster": report.is_cluster,
+                "problem": report.problem,
+                "machines": [{"machine": name, "live": is_live} for name, is_live in report.machines.items()],
                 "exports": rows,
             }
         )
         return EXIT_OK
     print(f"team: {member.team}")
     print(f"machine: {member.machine}")
-    print(f"server: {said.problem or said.server}")
-    if len(said.servers) > 1:
-        until = "" if said.is_cluster else " (the first alone serves, until there are 3)"
-        print(f"servers: {', '.join(said.servers)}{until}")
-    for name, there in said.machines.items():
-        print(f"{'live' if there or name == member.machine else 'away'}: {name}")
-    for path, one in exports.items():
-        why = f" (not now: {said.exports[path]})" if said.exports.get(path) else ""
-        print(f"export: {path} to {' '.join(one.to)}{why}")
-    for text in said.problems:
+    print(f"server: {report.problem or report.server}")
+    if len(report.servers) > 1:
+        until = "" if report.is_cluster else " (the first alone serves, until there are 3)"
+        print(f"servers: {', '.join(report.servers)}{until}")
+    for name, is_live in report.machines.items():
+        print(f"{'live' if is_live or name == member.machine else 'away'}: {name}")
+    for path, export in exports.items():
+        why = f" (not now: {report.exports[path]})" if report.exports.get(path) else ""
+        print(f"export: {path} to {' '.join(export.to)}{why}")
+    for text in report.problems:
         print(f"problem: {text}")
     return EXIT_OK

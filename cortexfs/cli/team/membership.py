@@ -45,14 +45,14 @@ def init(options: argparse.Namespace) -> int:
             raise Fault("EEXIST", f"this machine is {member.machine} in the team {member.team} already")
         account = keys.Key.of_seed(places.read_secrets().account)  # only where the team was begun
         invitation = _invitation(places, member.servers, account, is_server=options.server)
-        what = f"a token of the team {member.team}"
+        title = f"a token of the team {member.team}"
     else:
         directories.create(where)
-        invitation = _begun(places, options)
+        invitation = _begin(places, options)
         output.say(f"began the team {options.team}; {reload.tell(options.root)}")
         live.wait(options.root, places)
-        what = "a token"
-    output.say(f"{what}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
+        title = "a token"
+    output.say(f"{title}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
     print(invitation.text)
     return EXIT_OK
 
@@ -60,11 +60,11 @@ def init(options: argparse.Namespace) -> int:
 def _addresses(options: argparse.Namespace) -> list[str]:
     """Returns the addresses of a server here, HOST:PORT."""
     port = joining.check_address(options.listen).rpartition(":")[2]
-    given = options.address or [socket.gethostname()]
-    return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in given]
+    hosts = options.address or [socket.gethostname()]
+    return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in hosts]
 
 
-def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
+def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     machine, servers = messages.check_machine(options.name or _host()), _addresses(options)
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", options.team):
         raise Fault("EINVAL", "a team's name has 1 to 64 letters, digits and . _ -")
@@ -78,15 +78,15 @@ def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     certificate = certificates.of_server(ca, machine, [*hosts, *joining.LOCAL], public)
     operator, account, system = (keys.Key.new(kind) for kind in (keys.OPERATOR, keys.ACCOUNT, keys.ACCOUNT))
     authority = ca.certificate.decode()
-    kept = TeamSecrets(operator.seed, account.seed, system.seed, authority, ca.key.decode())
-    claims = server.claims(kept, {})
+    secrets = TeamSecrets(operator.seed, account.seed, system.seed, authority, ca.key.decode())
+    claims = server.claims(secrets, {})
     engine = NatsSettings(program, options.listen, account.public, system.public, claims)
     server.keep(places, engine, own, certificate, authority)
-    written(places.secrets, kept)
+    written(places.secrets, secrets)
     key = keys.Key.new(keys.USER)
     token = joining.machine_token(account, machine, key.public, is_first=True)
-    shown = ServerRecord(machine, servers, server.route(servers[0]), certificates.key_pin(public))
-    written(places.machines / machine, MachineRecord(key.public, int(time.time()), server=shown))
+    record = ServerRecord(machine, servers, server.route(servers[0]), certificates.key_pin(public))
+    written(places.machines / machine, MachineRecord(key.public, int(time.time()), server=record))
     invitation = _invitation(places, servers, account, is_server=options.server)
     places.write_member(Member(options.team, machine, servers, account.public, key.seed, token, authority))
     return invitation
@@ -113,10 +113,10 @@ def join(options: argparse.Namespace) -> int:
         wish = replace(wish, server=ServerWish(_addresses(options), certificates.public_of(own)))
     directories.create(where)
     accepted = partial(joining.accept, invitation, wish)
-    member, said = trio.run(accepted, strict_exception_groups=True)
+    member, answer = trio.run(accepted, strict_exception_groups=True)
     if options.server:
-        engine = NatsSettings(program, options.listen, member.account, said.system, said.claims)
-        server.keep(places, engine, own, said.certificate.encode(), member.authority)
+        engine = NatsSettings(program, options.listen, member.account, answer.system, answer.claims)
+        server.keep(places, engine, own, answer.certificate.encode(), member.authority)
     places.write_member(member)
     output.say(f"{member.machine} joined the team {member.team}; {reload.tell(options.root)}")
     live.wait(options.root, places)
@@ -127,26 +127,28 @@ def leave(options: argparse.Namespace) -> int:
     places = TeamPlaces(*places_of(options))
     member = places.read_member()
     if options.machine:
-        return _removed(places, member, options.machine)
+        return _remove(places, member, options.machine)
     if places.engine.exists() and not options.end:
         _refuse_to_leave(places, member)
     if places.exports.exists():
         written(places.exports, list[Export]())
-        live.wait(options.root, places, lambda said: not said.exports)
+        live.wait(options.root, places, lambda report: not report.exports)
     places.member.unlink()
-    said = reload.tell(options.root)
+    report = reload.tell(options.root)
     shutil.rmtree(places.folder)
-    output.say(f"{member.machine} is in no team any more; {said}")
+    output.say(f"{member.machine} is in no team any more; {report}")
     return EXIT_OK
 
 
-def _removed(places: TeamPlaces, member: Member, machine: str) -> int:
+def _remove(places: TeamPlaces, member: Member, machine: str) -> int:
     """Remove another machine from the team."""
     places.read_secrets()  # raises a Fault if the team was not begun here
     records = places.read_machines()
     record = records.get(machine)
     if record is None or machine == member.machine:
-        known = ", ".join(name for name, one in records.items() if name != member.machine and not one.removed)
+        known = ", ".join(
+            name for name, other in records.items() if name != member.machine and not other.removed
+        )
         raise Fault("ENOENT", f"there is no other machine {machine} in the team; there are {known or 'none'}")
     written(places.machines / machine, replace(record, removed=int(time.time())))
     output.say(
