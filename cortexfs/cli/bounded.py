@@ -29,23 +29,23 @@ def ask(question: Callable[[], bytes], seconds: float) -> bytes:
     if child == 0:
         _answer(question, writer)
     os.close(writer)
-    said, deadline = b"", time.monotonic() + seconds
+    data, deadline = b"", time.monotonic() + seconds
     try:
         while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not (part := os.read(reader, 65536)):
                 os.waitpid(child, 0)
                 break
-            said += part
+            data += part
         else:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, os.WNOHANG)  # waiting for an unkillable child would hang us with it
             raise TimeoutError(errno.ETIMEDOUT, "it does not answer")
     finally:
         os.close(reader)
-    number = said[0] if said else errno.EPROTO
+    number = data[0] if data else errno.EPROTO
     if number != _OK:
         raise OSError(number, os.strerror(number))
-    return said[1:]
+    return data[1:]
 
 
 def beginning(path: str, most: int, seconds: float) -> bytes:
@@ -64,12 +64,12 @@ def beginning(path: str, most: int, seconds: float) -> bytes:
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
     """The child writes one byte of errno, then the answer. It never returns into the caller's code."""
     try:
-        said = bytes([_OK]) + question()[:MAX_ANSWER]
+        data = bytes([_OK]) + question()[:MAX_ANSWER]
     except OSError as problem:
-        said = bytes([(problem.errno or errno.EIO) & 0xFF])
+        data = bytes([(problem.errno or errno.EIO) & 0xFF])
     except BaseException:  # a bug in the question must not unwind into a second copy of us
-        said = bytes([errno.EPROTO])
+        data = bytes([errno.EPROTO])
     with contextlib.suppress(OSError):
-        while said:
-            said = said[os.write(writer, said) :]
+        while data:
+            data = data[os.write(writer, data) :]
     os._exit(0)

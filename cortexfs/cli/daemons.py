@@ -98,13 +98,13 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     words = _read(f"{starter}/cmdline").split("\0")
     if words[1:4] != STARTER:
         return None
-    said = dict(zip(words[6::2], words[7::2], strict=False))
+    options = dict(zip(words[6::2], words[7::2], strict=False))
     status = _read(f"{starter}/status")
     parent = int(re.findall(_PARENT, status)[0])
-    if said.get("--daemon") != str(parent) or not _is_of(mount.owner, starter, status):
+    if options.get("--daemon") != str(parent) or not _is_of(mount.owner, starter, status):
         return None
-    there = (mount.connection, said.get("--root"))
-    if there not in [
+    place = (mount.connection, options.get("--root"))
+    if place not in [
         (each.connection, each.point) for each in mountinfo.mounts(_read(f"{starter}/mountinfo"))
     ]:
         return None
@@ -113,7 +113,7 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     process = PinnedProcess(parent)
     if re.findall(_PARENT, _read(f"{starter}/status")) == [str(parent)]:  # it lives, so the pid was its own
         groups = _read(f"/proc/{parent}/cgroup")
-        return RunningDaemon(process, said.get("--state", ""), said.get("--config", ""), groups)
+        return RunningDaemon(process, options.get("--state", ""), options.get("--config", ""), groups)
     process.close()
     return None
 

@@ -19,13 +19,13 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 @contextlib.contextmanager
 def put_away() -> Iterator[None]:
     """Have SIGTERM and SIGHUP raise SystemExit."""
-    ours = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]
-    for each in ours:
+    signals = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]
+    for each in signals:
         signal.signal(each, lambda number, frame: _end(number))
     try:
         yield
     finally:
-        for each in ours:
+        for each in signals:
             signal.signal(each, signal.SIG_DFL)
 
 
@@ -39,20 +39,20 @@ def run(work: Callable[[], Awaitable[Result]]) -> Result:
     """Run `work` with trio. A signal cancels it, as an exception in the middle of trio would break trio."""
     import trio  # a slow import
 
-    made: list[Result] = []
-    told: list[int] = []
-    heard = [each for each in (signal.SIGINT, *_ENDING) if signal.getsignal(each) != signal.SIG_IGN]
+    results: list[Result] = []
+    received: list[int] = []
+    signals = [each for each in (signal.SIGINT, *_ENDING) if signal.getsignal(each) != signal.SIG_IGN]
 
     async def main() -> None:
-        with trio.open_signal_receiver(*heard) as numbers:
+        with trio.open_signal_receiver(*signals) as numbers:
             async with trio.open_nursery() as nursery:
 
                 async def listen() -> None:
-                    told.append(await anext(numbers))
+                    received.append(await anext(numbers))
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(listen)
-                made.append(await work())
+                results.append(await work())
                 nursery.cancel_scope.cancel()
 
     try:
@@ -62,6 +62,6 @@ def run(work: Callable[[], Awaitable[Result]]) -> Result:
         while isinstance(problem, BaseExceptionGroup):
             problem = problem.exceptions[0]
         raise problem from None
-    if told:
-        _end(told[0])
-    return made[0]
+    if received:
+        _end(received[0])
+    return results[0]

@@ -31,8 +31,8 @@ def main(line: Sequence[str] | None = None) -> int:
     if line is None:
         gc.disable()  # until all modules are loaded; parser.run enables it again
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the status of a child is lost
-        _end(_guarded(sys.argv[1:]))
-    return _guarded(line)
+        _end(_run_guarded(sys.argv[1:]))
+    return _run_guarded(line)
 
 
 def _end(status: int) -> NoReturn:
@@ -45,24 +45,24 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _guarded(line: Sequence[str]) -> int:
+def _run_guarded(line: Sequence[str]) -> int:
     output.prepare()
     words = list(line)
-    said = parser.program()
+    prefix = parser.program()
     try:
         try:
             own, rest = parser.split(words)
             rest = parser.canonical(rest)
             top = parser.top().parse_args(own) if own else _NOTHING
             if rest:
-                said = f"{said} {rest[0]}"
+                prefix = f"{prefix} {rest[0]}"
             return _run(top, rest)
         finally:
             _flush()  # and not at exit, where a closed pipe could no longer be reported quietly
     except SystemExit as exit_:  # argparse, after printing help
         return int(exit_.code or EXIT_OK)
     except Fault as fault:
-        _say(f"{said}: {fault.message}")
+        _say(f"{prefix}: {fault.message}")
         return exit_status(fault.code)
     except KeyboardInterrupt:
         return SIGNALLED + SIGINT
@@ -70,21 +70,21 @@ def _guarded(line: Sequence[str]) -> int:
         return SIGNALLED + SIGPIPE
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
-        _say(f"{said}: {where}{problem.strerror or problem}")
+        _say(f"{prefix}: {where}{problem.strerror or problem}")
         return exit_status(code_of(problem.errno))
     except UnicodeEncodeError as problem:  # Python has a byte of an argument that is not UTF-8 as a surrogate
         if not (wrong := next((word for word in words if _is_not_text(word)), None)):
-            return _bug(said, problem)
-        _say(f"{said}: the argument {wrong!r} is not UTF-8")
+            return _bug(prefix, problem)
+        _say(f"{prefix}: the argument {wrong!r} is not UTF-8")
         return exit_status("EINVAL")
     except Exception as bug:  # a bug of ours: a sentence and a status, no traceback unasked
-        return _bug(said, bug)
+        return _bug(prefix, bug)
 
 
-def _bug(said: str, bug: Exception) -> int:
+def _bug(prefix: str, bug: Exception) -> int:
     if os.environ.get("CTX_DEBUG"):
         raise bug
-    _say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
+    _say(f"{prefix}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
     return exit_status("EPROTO")
 
 
@@ -121,8 +121,8 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
     if command in parser.HIDDEN:
         options = argparse.Namespace(root=top.root, words=words)
     else:
-        made = parser.of_command(command, words[0] if words else "")
-        options = made.parse_args(words, argparse.Namespace(root=top.root))
+        command_parser = parser.of_command(command, words[0] if words else "")
+        options = command_parser.parse_args(words, argparse.Namespace(root=top.root))
     return parser.run(command, options)
 
 

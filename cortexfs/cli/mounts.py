@@ -37,24 +37,24 @@ def mounted_at(point: str) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.point == point), None)
 
 
-def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+def root(root_option: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Returns the mount that a command means: --root, CTX_ROOT, the only mount, or else /ctx.
 
     A mount whose daemon has died does not count if there is another. Root's /ctx gives way to a user's single
     own mount. Mounts of other users count only if named. Raises EHOSTDOWN if there are no others.
     """
-    if named := given or environ.get("CTX_ROOT"):
-        return absolute(named)
+    if name := root_option or environ.get("CTX_ROOT"):
+        return absolute(name)
     us = os.getuid()
-    there = {
+    visible = {
         mount.point: mount
         for mount in mounts()
         if mount.everyone or mount.owner == us or mount.point == DEFAULT_ROOT
     }
-    known = {point: mount for point, mount in there.items() if not mount.is_strangers(us)}
-    if there and not known:
-        passed = " / ".join(there[point].reason() for point in sorted(there))
-        raise Fault("EHOSTDOWN", f"no CortexFS of yours or of root's is mounted; {passed}")
+    known = {point: mount for point, mount in visible.items() if not mount.is_strangers(us)}
+    if visible and not known:
+        reasons = " / ".join(visible[point].reason() for point in sorted(visible))
+        raise Fault("EHOSTDOWN", f"no CortexFS of yours or of root's is mounted; {reasons}")
     if len(known) > 1:
         known = {point: mount for point, mount in known.items() if not is_stale(point)} or known
     points = sorted(known)
@@ -67,17 +67,17 @@ def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     raise Fault("EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT")
 
 
-def answering(given: str | None, seconds: float | None = None) -> str:
+def answering(root_option: str | None, seconds: float | None = None) -> str:
     """Returns the mount that a command means, once it answered. Raises a Fault that says what is wrong."""
-    point = root(given)
+    point = root(root_option)
     status_text(point, seconds)
     return point
 
 
-def if_answering(given: str | None) -> str | None:
+def if_answering(root_option: str | None) -> str | None:
     """Returns the mount that a command means, or None if it does not answer: some need none."""
     try:
-        return answering(given)
+        return answering(root_option)
     except Fault:
         return None
 

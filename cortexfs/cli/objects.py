@@ -49,15 +49,15 @@ def paths(root: str) -> list[str]:
 def paths_of(root: str, class_: str) -> list[str]:
     found: list[str] = []
     for tier in tiers(root):
-        found += _named(f"{tier}/{class_}")
+        found += _paths_in(f"{tier}/{class_}")
         if class_ == "model":
             for provider in _entries(f"{tier}/model"):
                 if not provider.endswith(RESERVED_SUFFIXES) and os.path.isdir(f"{tier}/model/{provider}"):
-                    found += _named(f"{tier}/model/{provider}")
+                    found += _paths_in(f"{tier}/model/{provider}")
     return found
 
 
-def _named(directory: str) -> list[str]:
+def _paths_in(directory: str) -> list[str]:
     """Returns the objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
     names, found = _entries(directory), []
     controls = {name for name in names if name.endswith(".d")}
@@ -95,20 +95,21 @@ def resolve(root: str, name: str) -> str:
         places = [f"{tier}/{name}" for tier in tiers(root)]
         found = [path for path in places if os.path.lexists(path)][:1]
     else:
-        there = [
+        candidates = [
             path
             for class_ in ORDER
             for tier in tiers(root)
             if os.path.lexists(path := f"{tier}/{class_}/{name}")
         ]
         # A provider is a folder and no object. Your home has one too, as soon as you have sessions.
-        found = [path for path in there if not os.path.isdir(path)] or there[:1]
+        found = [path for path in candidates if not os.path.isdir(path)] or candidates[:1]
     classes = sorted({short(root, path) for path in found})
     if len(classes) > 1:
         raise Fault("EINVAL", f"{name!r} may mean {' or '.join(classes)}; say which")
     if not found:
-        whole = [short(root, path) for path in paths(root)]  # names as complete or as short as the typed name
-        known = whole if first in (*CLASSES, "home") else [bare(one) for one in whole]
+        # Names as complete or as short as the typed name.
+        full_names = [short(root, path) for path in paths(root)]
+        known = full_names if first in (*CLASSES, "home") else [bare(full_name) for full_name in full_names]
         hint = parser.nearest(name, known) or "; see: ctx ls"
         raise Fault("ENOENT", f"there is no object {name!r}{hint}")
     return _checked(found[0], name)
@@ -117,12 +118,12 @@ def resolve(root: str, name: str) -> str:
 def conversing(root: str, name: str) -> tuple[str, str]:
     """Returns the path and the whole name of an object that holds conversations."""
     path = resolve(root, name.removesuffix(".sock"))  # the name of an object never ends so
-    whole = re.fullmatch(_WHOLE, os.path.realpath(path))
-    if not whole:
+    match = re.fullmatch(_WHOLE, os.path.realpath(path))
+    if not match:
         raise Fault("EINVAL", f"{name!r} is no model and no agent; see: ctx ls")
-    if whole[1].startswith("tool/"):
-        raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
-    return path, whole[1]
+    if match[1].startswith("tool/"):
+        raise Fault("EINVAL", f"{match[1]} is a tool, and tools hold no conversations; see: ctx run")
+    return path, match[1]
 
 
 def _checked(path: str, name: str) -> str:
@@ -130,8 +131,8 @@ def _checked(path: str, name: str) -> str:
     try:
         os.lstat(path)
     except PermissionError:
-        told = f"permission denied: {name}; only root's mount and your own are open to you"
-        raise Fault("EACCES", told) from None
+        message = f"permission denied: {name}; only root's mount and your own are open to you"
+        raise Fault("EACCES", message) from None
     except OSError:
         raise Fault("ENOENT", f"there is no {name}") from None
     if os.path.isdir(path) or path.endswith(RESERVED_SUFFIXES):
@@ -156,11 +157,11 @@ def is_object(path: str) -> bool:
 
 def rows(root: str, paths: Iterable[str]) -> Iterator[ObjectRow]:
     """Returns the facts about the objects at these paths."""
-    told = _told(root)
-    return (told.get(short(root, path)) or row_of(root, path) for path in paths)
+    system_rows = _system_rows(root)
+    return (system_rows.get(short(root, path)) or row_of(root, path) for path in paths)
 
 
-def _told(root: str) -> dict[str, ObjectRow]:
+def _system_rows(root: str) -> dict[str, ObjectRow]:
     """Returns the system's objects by name, from one file; empty if the daemon has no such file."""
     import json  # a slow import that completion does not need
 
@@ -191,23 +192,25 @@ def row_of(root: str, path: str) -> ObjectRow:
     name = short(root, path)
     try:
         with open(path, "rb", buffering=0) as file:
-            said = dict(re.findall(_HEADER, file.read(HEADER_BYTES).decode(errors="replace")))
+            header = dict(re.findall(_HEADER, file.read(HEADER_BYTES).decode(errors="replace")))
     except OSError as problem:
         return ObjectRow(name, "unreadable", "-", problem.strerror or "")
     if os.path.islink(path):
-        said["description"] = f"alias of {short(root, os.readlink(path))}"
-    return ObjectRow(name, said.get("status", "-"), said.get("plugin", "-"), said.get("description", ""))
+        header["description"] = f"alias of {short(root, os.readlink(path))}"
+    return ObjectRow(
+        name, header.get("status", "-"), header.get("plugin", "-"), header.get("description", "")
+    )
 
 
 def select(root: str, name: str | None) -> list[str]:
     """Returns the paths that `ctx ls NAME` means: all, a class, a provider's models, or one object."""
     if name is None:
         return paths(root)
-    wanted = name.rstrip("/")
-    if wanted in CLASSES:
-        return paths_of(root, wanted)
+    target = name.rstrip("/")
+    if target in CLASSES:
+        return paths_of(root, target)
     every = paths(root)
-    inside = [path for path in every if short(root, path).startswith((f"{wanted}/", f"model/{wanted}/"))]
+    inside = [path for path in every if short(root, path).startswith((f"{target}/", f"model/{target}/"))]
     return inside or [resolve(root, name)]
 
 

@@ -116,9 +116,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
 def _row(row: Sequence[str], widths: Sequence[int], room: int, colour: bool) -> None:
     cells = [within(cell) for cell in row]
     cells[:-1] = [cell.ljust(width) for cell, width in zip(cells[:-1], widths[:-1], strict=True)]
-    left = room - sum(map(len, cells[:-1])) - 2 * (len(cells) - 1)
-    if room and len(cells[-1]) > left > 1:
-        cells[-1] = cells[-1][: left - 1] + "…"
+    space = room - sum(map(len, cells[:-1])) - 2 * (len(cells) - 1)
+    if room and len(cells[-1]) > space > 1:
+        cells[-1] = cells[-1][: space - 1] + "…"
     for place, cell in enumerate(cells):
         if colour and (code := COLOURS.get(cell.strip())):
             cells[place] = f"\x1b[{code}m{cell}\x1b[0m"

@@ -137,8 +137,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         # argparse creates one for each argument. Without a width, the first of them would import shutil.
-        made: Callable[..., argparse.HelpFormatter] = self.formatter_class
-        formatter = made(prog=self.prog, width=_columns() - 2)
+        formatter_class: Callable[..., argparse.HelpFormatter] = self.formatter_class
+        formatter = formatter_class(prog=self.prog, width=_columns() - 2)
         if paint := getattr(formatter, "_set_color", None):  # Python 3.14 colours help by default
             paint(False)
         return formatter
@@ -183,11 +183,11 @@ def top(more: str = "") -> CommandParser:
     return parser
 
 
-def print_top(given: str | None) -> None:
+def print_top(root_option: str | None) -> None:
     """Print the help of the program, with the commands of the mount's plugins."""
     from cortexfs.cli import plugin_commands  # a slow import that only help and those commands need
 
-    lines = plugin_commands.help_lines(given).replace("%", "%%")
+    lines = plugin_commands.help_lines(root_option).replace("%", "%%")
     top(f"\ncommands of plugins:\n{lines}\n" if lines else "").print_help()
 
 
@@ -201,9 +201,9 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def canonical(words: list[str]) -> list[str]:
     """Returns the command under our names: `ls` for list; list if the command has verbs and none is typed."""
-    if words and (made := re.fullmatch(_NEW_PLUGIN, words[0].partition("=")[0])):
-        named = [words[0].partition("=")[2]] if "=" in words[0] else []
-        return ["plugin", "new", *named, *words[1:], "--template", made[1] or "process"]
+    if words and (found := re.fullmatch(_NEW_PLUGIN, words[0].partition("=")[0])):
+        name_words = [words[0].partition("=")[2]] if "=" in words[0] else []
+        return ["plugin", "new", *name_words, *words[1:], "--template", found[1] or "process"]
     if not words or words[0] not in COMMANDS or (declared := _declared(words[0])).run:
         return words
     command, *rest = words
@@ -217,24 +217,24 @@ def is_ours(command: str) -> bool:
     return command in COMMANDS or command in HIDDEN
 
 
-def any_command(command: str, given: str | None) -> CommandParser:
+def any_command(command: str, root_option: str | None) -> CommandParser:
     """Returns the parser of a command, ours or a plugin's. Raises EINVAL with the nearest name if unknown."""
     if is_ours(command):
         return of_command(command)
     from cortexfs.cli import plugin_commands
 
-    return plugin_commands.parser_of(plugin_commands.found(command, given)[1])
+    return plugin_commands.parser_of(plugin_commands.found(command, root_option)[1])
 
 
 def of_command(name: str, verb: str = "") -> CommandParser:
     """Returns the parser of one command. If `verb` is a verb, the parser has only it: many take a while."""
-    made = CommandParser(prog=f"{program()} {name}", allow_abbrev=False)
-    made.add_argument(ROOT.name, **ROOT.how)
+    command_parser = CommandParser(prog=f"{program()} {name}", allow_abbrev=False)
+    command_parser.add_argument(ROOT.name, **ROOT.how)
     summary = (COMMANDS | HIDDEN)[name][1]
     declared = _declared(name)._replace(summary=summary)
     if verb in declared.verbs:
         declared = declared._replace(verbs={verb: declared.verbs[verb]})
-    return _filled(made, declared)
+    return _fill(command_parser, declared)
 
 
 def _declared(name: str) -> Command:
@@ -255,35 +255,41 @@ def _imported(module: str) -> Any:
             del sys.modules["typing_extensions"]
 
 
-def _filled(made: CommandParser, of: Command) -> CommandParser:
-    made.usage, made.intermixed, made.takes_command = of.usage, of.intermixed, of.takes_command
-    made.description = f"{of.summary[:1].upper()}{of.summary[1:]}."
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
+def _fill(command_parser: CommandParser, of: Command) -> CommandParser:
+    command_parser.usage, command_parser.intermixed, command_parser.takes_command = (
+        of.usage,
+        of.intermixed,
+        of.takes_command,
+    )
+    command_parser.description = f"{of.summary[:1].upper()}{of.summary[1:]}."
+    command_parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for argument in of.arguments:
-        action = made.add_argument(*argument.name.split(), **argument.how)
+        action = command_parser.add_argument(*argument.name.split(), **argument.how)
         action.required &= (
             action.nargs != argparse.REMAINDER
         )  # else the error for a missing OBJECT asks for ARGS too
     examples = of.examples or [verb.examples[0] for verb in of.verbs.values()]
-    made.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+    command_parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
     if of.verbs:
-        verbs = made.add_subparsers(metavar="VERB", required=not of.run, dest="verb", prog=made.prog)
+        verbs = command_parser.add_subparsers(
+            metavar="VERB", required=not of.run, dest="verb", prog=command_parser.prog
+        )
         for name, verb in of.verbs.items():
-            _filled(verbs.add_parser(name, help=verb.summary), verb)
-    return made
+            _fill(verbs.add_parser(name, help=verb.summary), verb)
+    return command_parser
 
 
 def run(name: str, options: argparse.Namespace) -> int:
     """Run a command of ours, or its verb. Returns an exit status."""
     declared = _declared(name)
-    chosen = declared.verbs[options.verb].run if getattr(options, "verb", None) else declared.run
-    if isinstance(chosen, str):
-        module, _, function = chosen.rpartition(".")
-        chosen = getattr(_imported(module), function)
+    handler = declared.verbs[options.verb].run if getattr(options, "verb", None) else declared.run
+    if isinstance(handler, str):
+        module, _, function = handler.rpartition(".")
+        handler = getattr(_imported(module), function)
     if not gc.isenabled():  # cli/main.py turned it off; objects that exist by now stay
         gc.freeze()
         gc.enable()
-    return chosen(options)
+    return handler(options)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

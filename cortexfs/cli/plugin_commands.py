@@ -32,12 +32,12 @@ READY = "ready"
 _OURS = ":"  # the beginning of a value's name in a namespace: no option of ours begins so
 
 
-def run(name: str, words: list[str], given: str | None) -> int:
+def run(name: str, words: list[str], root_option: str | None) -> int:
     """Become the command. Returns only after showing help, or raises a Fault. Output is text like that of a
     program, also in a pipe, unless CTX_OUTPUT says otherwise."""
-    point, one = found(name, given)
-    options = parser_of(one).parse_args(_marked(words))
-    input = json.dumps(dict(_values(one, vars(options))))
+    point, command = found(name, root_option)
+    options = parser_of(command).parse_args(_marked(words))
+    input = json.dumps(dict(_values(command, vars(options))))
     output = os.environ.get("CTX_OUTPUT") or "text"
     try:
         become(f"{point}/{objects.RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
@@ -47,23 +47,27 @@ def run(name: str, words: list[str], given: str | None) -> int:
         raise Fault("EHOSTDOWN", f"the runner of {point} does not start: {problem.strerror}") from None
 
 
-def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
+def found(name: str, root_option: str | None) -> tuple[str, dict[str, Any]]:
     """Returns the mount that has the command, and its declaration. Raises a Fault if there is none."""
     unknown = f"; see: {parser.program()} --help"
     known: dict[str, dict[str, Any]] = {}
     try:
-        point = mounts.root(given)
+        point = mounts.root(root_option)
         known = listed(point, mounts.ANSWER_SECONDS)
     except Fault as fault:
         unknown += f"; commands of plugins are unknown, as {fault.message}"
     if name not in known:
         hint = parser.nearest(name, [*parser.COMMANDS, *known]) or unknown
         raise Fault("EINVAL", f"there is no command {name!r}{hint}")
-    one = known[name]
-    if one["status"] != READY:
-        mend = f"; enable it with: ctx plugin enable {one['plugin']}" if one["status"] == "disabled" else ""
-        raise Fault("EHOSTDOWN", f"its plugin {one['plugin']} is {one['status']}{mend}")
-    return point, one
+    command = known[name]
+    if command["status"] != READY:
+        mend = (
+            f"; enable it with: ctx plugin enable {command['plugin']}"
+            if command["status"] == "disabled"
+            else ""
+        )
+        raise Fault("EHOSTDOWN", f"its plugin {command['plugin']} is {command['status']}{mend}")
+    return point, command
 
 
 def listed(point: str, seconds: float) -> dict[str, dict[str, Any]]:
@@ -77,54 +81,58 @@ def listed(point: str, seconds: float) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in rows if row["name"] not in parser.COMMANDS}
 
 
-def ready(given: str | None) -> dict[str, dict[str, Any]]:
+def ready(root_option: str | None) -> dict[str, dict[str, Any]]:
     """Returns the ready commands, for help and completion; none if no mount answers at once."""
     try:
-        known = listed(mounts.root(given), SECONDS)
+        known = listed(mounts.root(root_option), SECONDS)
     except Fault:
         return {}
-    return {name: one for name, one in known.items() if one["status"] == READY}
+    return {name: command for name, command in known.items() if command["status"] == READY}
 
 
-def help_lines(given: str | None) -> str:
+def help_lines(root_option: str | None) -> str:
     """Returns the lines about plugins' commands in the help of the program."""
-    known = ready(given)
+    known = ready(root_option)
     width = max(map(len, [*parser.COMMANDS, *known]))
-    return "\n".join(f"  {name:{width}}  {_shown(one['description'])}" for name, one in known.items())
+    return "\n".join(
+        f"  {name:{width}}  {_one_line(command['description'])}" for name, command in known.items()
+    )
 
 
-def parser_of(one: dict[str, Any]) -> parser.CommandParser:
-    places = [f"<{arg['name']}>" if arg.get("required") else f"[<{arg['name']}>]" for arg in one["args"]]
-    made = parser.CommandParser(
-        prog=f"{parser.program()} {one['name']}",
+def parser_of(command: dict[str, Any]) -> parser.CommandParser:
+    places = [f"<{arg['name']}>" if arg.get("required") else f"[<{arg['name']}>]" for arg in command["args"]]
+    command_parser = parser.CommandParser(
+        prog=f"{parser.program()} {command['name']}",
         usage=" ".join(["%(prog)s", "[options]", *(_plain(place) for place in places)]),
-        description=_plain(one["description"])
-        if "%(prog)" in one["description"]
-        else _shown(one["description"]),
-        epilog=f"a command of the plugin {one['plugin']}",
+        description=_plain(command["description"])
+        if "%(prog)" in command["description"]
+        else _one_line(command["description"]),
+        epilog=f"a command of the plugin {command['plugin']}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         conflict_handler="resolve",
         allow_abbrev=False,
     )
-    made.intermixed = True
-    for arg in one["args"]:
-        _add(made, arg, [], f"<{arg['name']}>", nargs=None if arg.get("required") else "?")
-    for option in one["options"]:
+    command_parser.intermixed = True
+    for arg in command["args"]:
+        _add(command_parser, arg, [], f"<{arg['name']}>", nargs=None if arg.get("required") else "?")
+    for option in command["options"]:
         names = [option["flag"], f"--{option['name']}"]
-        _add(made, option, names if option["name"] != "help" else names[:1], option["type"].upper())
-    return made
+        _add(command_parser, option, names if option["name"] != "help" else names[:1], option["type"].upper())
+    return command_parser
 
 
-def _add(made: parser.CommandParser, said: dict[str, Any], names: list[str], shown: str, **how: Any) -> None:
-    how["help"] = _plain(said["description"])
-    if said["type"] == "boolean" and names and said["name"].startswith("no-"):
+def _add(
+    command_parser: parser.CommandParser, argument: dict[str, Any], names: list[str], metavar: str, **how: Any
+) -> None:
+    how["help"] = _plain(argument["description"])
+    if argument["type"] == "boolean" and names and argument["name"].startswith("no-"):
         how |= {"action": "store_const", "const": True}
-    elif said["type"] == "boolean" and names:
+    elif argument["type"] == "boolean" and names:
         how["action"] = argparse.BooleanOptionalAction
     else:
-        how |= {"metavar": _shown(shown)} | _TYPES[said["type"]]
-    dest = _OURS + said["name"]
-    made.add_argument(*(names or [dest]), **how | ({"dest": dest} if names else {}))
+        how |= {"metavar": _one_line(metavar)} | _TYPES[argument["type"]]
+    dest = _OURS + argument["name"]
+    command_parser.add_argument(*(names or [dest]), **how | ({"dest": dest} if names else {}))
 
 
 def _marked(words: list[str]) -> list[str]:
@@ -157,23 +165,23 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _values(command: dict[str, Any], namespace: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the input (abi.md 9.17). A value that was not passed has no key."""
-    for said in (*one["args"], *one["options"]):
-        name, value = said["name"], given.get(_OURS + said["name"])
+    for argument in (*command["args"], *command["options"]):
+        name, value = argument["name"], namespace.get(_OURS + argument["name"])
         try:
             str(value).encode()
         except UnicodeEncodeError:
             raise Fault("EINVAL", f"{name}: expected text, got bytes that are no UTF-8") from None
         if value is not None:
-            yield name, _WORDS.get(value, value) if said["type"] == "boolean" else value
+            yield name, _WORDS.get(value, value) if argument["type"] == "boolean" else value
 
 
-def _shown(text: str) -> str:
+def _one_line(text: str) -> str:
     """Returns untrusted text on one line."""
     return within(" ".join(text.split()))
 
 
 def _plain(text: str) -> str:
     """Returns `text` for argparse, which would read % as its own."""
-    return _shown(text).replace("%", "%%")
+    return _one_line(text).replace("%", "%%")

@@ -26,7 +26,7 @@ _CLEAR = "\r\x1b[K"
 class _Line:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.is_apart = self._is_there = False
+        self.is_apart = self._is_painted = False
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -34,19 +34,19 @@ class _Line:
 
     def paint(self, *_: object) -> None:
         if not self.is_apart:
-            self._is_there = True
-            passed = f" ({time.monotonic() - self._began:.0f} s)"
-            room = (os.get_terminal_size(2).columns or COLUMNS) - len(passed) - 1
-            _put(f"\r{within(self.text)[: max(room, 0)]}{passed}\x1b[K")
+            self._is_painted = True
+            suffix = f" ({time.monotonic() - self._began:.0f} s)"
+            room = (os.get_terminal_size(2).columns or COLUMNS) - len(suffix) - 1
+            _put(f"\r{within(self.text)[: max(room, 0)]}{suffix}\x1b[K")
 
     def tell(self, *_: object) -> None:
         if not self.is_apart:
             _put(f"{within(self.text)}\n")
 
     def clear(self) -> None:
-        if self._is_there:
+        if self._is_painted:
             _put(_CLEAR)
-        self._is_there = False
+        self._is_painted = False
 
 
 def stays() -> bool:

@@ -27,7 +27,7 @@ GoesOn: TypeAlias = Callable[[dict[str, list[str]]], bool]
 
 
 def tell(
-    given: str | None,
+    root_option: str | None,
     outcome: Outcome = lambda facts: None,
     goes_on: GoesOn = lambda facts: False,
     *,
@@ -36,7 +36,7 @@ def tell(
     """Tell the daemon, wait until it has taken the change over, and return a sentence about the result.
     `outcome` finds a failure in the facts of its status, `goes_on` whether work goes on."""
     try:
-        root = mounts.root(given)
+        root = mounts.root(root_option)
         mount = mounts.mounted_at(root)
         before = mounts.facts(mounts.status_text(root)) if mount else {}
         if mount and os.getuid() not in (0, mount.owner):
@@ -55,7 +55,7 @@ def tell(
                 if goes_on(facts):
                     end = time.monotonic() + RELOAD_SECONDS
                 elif _reloads(facts) > reloads:
-                    return _said(facts, root, outcome)
+                    return _sentence(facts, root, outcome)
                 time.sleep(POLL_SECONDS)
         return f"the daemon of {root} is still reading the change; see: ctx status"
     except (Fault, ProcessLookupError):
@@ -72,13 +72,13 @@ def broken(kind: str, name: str, verb: str) -> Outcome:
     return outcome
 
 
-def _said(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:
-    if refused := facts.get("reload refused"):
-        return f"the mount at {root} refused the change and works as before: {refused[0]}"
+def _sentence(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:
+    if reasons := facts.get("reload refused"):
+        return f"the mount at {root} refused the change and works as before: {reasons[0]}"
     unused = [f"but {why}" for why in facts.get("not used", [])]
     return outcome(facts) or ", ".join([f"the change is in effect at {root}", *unused])
 
 
 def _reloads(facts: dict[str, list[str]]) -> int:
-    said = facts.get("reloads", ["0"])[0]
-    return int(said) if _NUMBER.fullmatch(said) else 0  # the text of a mount is untrusted
+    count = facts.get("reloads", ["0"])[0]
+    return int(count) if _NUMBER.fullmatch(count) else 0  # the text of a mount is untrusted

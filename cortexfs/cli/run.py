@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _counts_denials(options: argparse.Namespace, path: str) -> bool:
     """Returns True if this process has to watch the run for denied calls; only agents have any."""
-    wanted = options.fail_on_denied or os.environ.get(FAIL_ON_DENIED) == "1"
-    return wanted and os.path.basename(os.path.dirname(os.path.realpath(path))) == "agent"
+    is_counted = options.fail_on_denied or os.environ.get(FAIL_ON_DENIED) == "1"
+    return is_counted and os.path.basename(os.path.dirname(os.path.realpath(path))) == "agent"
 
 
 def _watch(path: str, words: list[str], output: str | None) -> int:
@@ -60,7 +60,7 @@ def _watch(path: str, words: list[str], output: str | None) -> int:
     from cortexfs.client import Failed, new_id
     from cortexfs.client.execution import Run
 
-    heard, show = talking.printing(talking.output(output))
+    print_frame, show = talking.printing(talking.output(output))
     talk, denials = Talk(os.path.basename(path), "", "private", new_id), talking.DeniedCalls(True)
     environ = {**os.environ, "CTX_OUTPUT": "jsonl"}
     process = subprocess.Popen([path, *words], stdout=subprocess.PIPE, env=environ, bufsize=0)
@@ -72,7 +72,7 @@ def _watch(path: str, words: list[str], output: str | None) -> int:
         with Run(process, path) as run:
             for frame in run:
                 denials.hear(frame)
-                heard(frame)
+                print_frame(frame)
                 for deed in talk.hear(frame):
                     if isinstance(deed, Show):
                         show(deed)

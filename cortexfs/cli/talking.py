@@ -38,9 +38,9 @@ def read(path: str) -> bytes:
     return beginning(path, MAX_FILE + 1, LOOK_SECONDS)
 
 
-def directory(given: str | None) -> str | None:
+def directory(path: str | None) -> str | None:
     """Returns a named working directory as an absolute path."""
-    return os.path.abspath(os.path.expanduser(given)) if given else None
+    return os.path.abspath(os.path.expanduser(path)) if path else None
 
 
 def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
@@ -48,13 +48,13 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
     return arg("--session", "SESSION", "its name (default: default)", default="default"), scope
 
 
-def chat_place(given: str | None, name: str, scope: Scope = "private") -> ChatPlace:
+def chat_place(root_option: str | None, name: str, scope: Scope = "private") -> ChatPlace:
     """Returns the object as the place of a chat about files here. Raises a Fault for a tool."""
-    root = mounts.answering(given)
-    path, whole = objects.conversing(root, name)
+    root = mounts.answering(root_option)
+    path, full_name = objects.conversing(root, name)
     sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
     outside = Outside(_attached, partial(objects.conversing, root))
-    return ChatPlace(root, path, whole, scope, sight, outside)
+    return ChatPlace(root, path, full_name, scope, sight, outside)
 
 
 def _attached(source: str) -> tuple[str, bytes]:
@@ -63,21 +63,21 @@ def _attached(source: str) -> tuple[str, bytes]:
     return attach.read(source)
 
 
-def output(given: str | None) -> str:
-    chosen = given or os.environ.get("CTX_OUTPUT") or ("text" if sys.stdout.isatty() else "jsonl")
-    if chosen not in OUTPUTS:
-        raise Fault("EINVAL", f"CTX_OUTPUT is {chosen!r}; it can be {' or '.join(OUTPUTS)}")
-    return str(chosen)
+def output(option: str | None) -> str:
+    form = option or os.environ.get("CTX_OUTPUT") or ("text" if sys.stdout.isatty() else "jsonl")
+    if form not in OUTPUTS:
+        raise Fault("EINVAL", f"CTX_OUTPUT is {form!r}; it can be {' or '.join(OUTPUTS)}")
+    return str(form)
 
 
-def printing(chosen: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], None]]:
+def printing(form: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], None]]:
     """Returns two functions: one prints each frame, one the part of it that a person would see."""
 
     def line(frame: AnyFrame) -> None:
         sys.stdout.buffer.write(frames.encode(frame))
         sys.stdout.buffer.flush()
 
-    if chosen == "text":
+    if form == "text":
         return lambda frame: None, Printer(sys.stdout, sys.stderr).show
     return line, lambda show: None
 
