@@ -47,8 +47,8 @@ class Entries:
         self._unlisted = {**dict.fromkeys(UNLISTED.values(), bytes), **unlisted, OBJECTS: self._objects}
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
-        self._told: tuple[Registry, bytes] | None = None
-        self._kept: dict[int, EntryAttributes] = {}
+        self._facts: tuple[Registry, bytes] | None = None
+        self._cached: dict[int, EntryAttributes] = {}
         self._lookups: dict[int, int] = {}
         self._listings: dict[int, Listing] = {}
 
@@ -64,7 +64,7 @@ class Entries:
             found = await self._home(name, user)
         if found is None and space:
             raise Fault("ENOENT", "it is not there yet")
-        return self.seen(self._tree.veiled(found, user[0])) if found else self._missing
+        return self.kernel_entry(self._tree.veiled(found, user[0])) if found else self._missing
 
     async def _home(self, name: str, user: tuple[int, int]) -> int:
         """Returns the home of a user who looks for it, or who has sessions."""
@@ -123,9 +123,9 @@ class Entries:
     def _objects(self) -> bytes:
         """Returns the facts about everybody's objects, made once for each registry."""
         registry = self._tree.registry
-        if self._told is None or self._told[0] is not registry:
-            self._told = registry, metadata.facts(one for one in registry if one.home is None)
-        return self._told[1]
+        if self._facts is None or self._facts[0] is not registry:
+            self._facts = registry, metadata.facts(object_ for object_ in registry if object_.home is None)
+        return self._facts[1]
 
     def attributes(self, inode: int) -> Attributes:
         found = self._tree.attributes(inode)
@@ -151,13 +151,13 @@ class Entries:
         """Returns an entry. That of a file of sessions is as it was when its folder was listed."""
         if inode & BIT:
             return self._spaces.entry(inode)
-        kept = self._kept.get(inode)
-        if kept is not None:
-            return kept
+        cached = self._cached.get(inode)
+        if cached is not None:
+            return cached
         found = self.attributes(inode)
         entry = kernel.entry(inode, found)
         if found.keep is Keep.ALWAYS and places.slot(inode) < places.CONTROL:
-            self._kept[inode] = entry
+            self._cached[inode] = entry
         return entry
 
     async def open(self, inode: int, flags: int) -> OpenFile:
@@ -181,10 +181,10 @@ class Entries:
 
     def clear(self) -> None:
         """Drop the entries that are built, after a change of the tree."""
-        self._kept.clear()
+        self._cached.clear()
         self._listings.clear()
 
-    def seen(self, inode: int) -> EntryAttributes:
+    def kernel_entry(self, inode: int) -> EntryAttributes:
         """Returns an entry for the kernel, and counts it as a lookup."""
         self.count(inode)
         return self.entry(inode)

@@ -108,9 +108,9 @@ class Filesystem(pyfuse3.Operations):
         inode = self.tree.aliases.find(places.MODEL, name)
         return os.fsdecode(self.tree.link(inode)) if inode else None
 
-    def on_change(self, told: Callable[[Key], None]) -> None:
-        """Have `told` called with each object whose controls are written, from now on."""
-        self._changes.changed = told
+    def on_change(self, callback: Callable[[Key], None]) -> None:
+        """Have `callback` called with each object whose controls are written, from now on."""
+        self._changes.changed = callback
 
     async def apply(self, registry: Registry) -> None:
         """Show another registry. No user sees the older one once this returns."""
@@ -122,9 +122,9 @@ class Filesystem(pyfuse3.Operations):
         for key in filter(is_own, leaving):
             await trio.to_thread.run_sync(self.own.forgotten, key)
 
-    async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> None:
-        """Hold the tools whose scripts `who` can write, until their user has looked at them."""
-        if held := await self.own.hold(uid, reaches, who):
+    async def hold(self, uid: int, reaches: Callable[[str], bool], label: str) -> None:
+        """Hold the tools whose scripts a run of `label` can write, until their user has looked at them."""
+        if held := await self.own.hold(uid, reaches, label):
             await self.apply(Registry({**self.tree.registry.objects, **held}))
 
     async def offer(self, name: str, target: str) -> None:
@@ -208,7 +208,7 @@ class Filesystem(pyfuse3.Operations):
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
         inode = await self._changes.make_home(parent_inode, os.fsdecode(name))
         self._entries.clear()
-        return self._entries.seen(inode)
+        return self._entries.kernel_entry(inode)
 
     @guarded
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
@@ -223,7 +223,7 @@ class Filesystem(pyfuse3.Operations):
     ) -> EntryAttributes:
         inode = await self._changes.symlink(parent_inode, os.fsdecode(name), target)
         self._entries.clear()
-        return self._entries.seen(inode)
+        return self._entries.kernel_entry(inode)
 
     @guarded
     async def link(
@@ -271,11 +271,11 @@ class Filesystem(pyfuse3.Operations):
         if self.own.is_place(parent_inode):
             inode = await self.own.make(parent_inode, text)
             self._entries.clear()
-            return FileInfo(fh=inode, keep_cache=True), self._entries.seen(inode)
+            return FileInfo(fh=inode, keep_cache=True), self._entries.kernel_entry(inode)
         inode = await self._changes.create(parent_inode, text, (ctx.uid, ctx.gid), mode)
         self._entries.clear()
         handle = self._handles.add(self._changes.open(inode, flags | os.O_TRUNC), self.tree.home_of(inode))
-        return FileInfo(fh=handle, direct_io=True), self._entries.seen(inode)
+        return FileInfo(fh=handle, direct_io=True), self._entries.kernel_entry(inode)
 
     # Open files.
 

@@ -30,7 +30,7 @@ from cortexfs.core.registry import OWN, Key, Object, Registry, own_key, plain, u
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.places import Home
 from cortexfs.core.tree.tree import Tree
-from cortexfs.tree.writes import TreeWrites, said
+from cortexfs.tree.writes import TreeWrites, log_refusal
 
 log = logging.getLogger("cortexfs.tree")
 
@@ -66,66 +66,66 @@ class OwnObjects:
         except Fault as fault:
             log.error("the mount has no agents of users: %s", fault.message)
             return
-        for one in found:
-            assert one.home is not None
-            self._tree.home(one.home, one.home, self._clock())
-            self._own[one.key] = one
+        for object_ in found:
+            assert object_.home is not None
+            self._tree.home(object_.home, object_.home, self._clock())
+            self._own[object_.key] = object_
         for key, written in self._tree.values.of.items():
             if key[0] == "tool" and (uid := uid_of(key)) is not None:
                 self._tree.home(uid, uid, self._clock())
-                made = min(one.mtime for one in written.values()) / 1e9
-                self._own[key] = own_script.as_object(plain(key)[1], uid, "", made)
+                registered = min(each.mtime for each in written.values()) / 1e9
+                self._own[key] = own_script.as_object(plain(key)[1], uid, "", registered)
                 self._now(key)
 
     def _now(self, key: Key) -> Object:
         """Returns an object as it is now: a tool is made of its control."""
-        one = self._own[key]
+        object_ = self._own[key]
         if key[0] != "tool":
-            return one
-        assert one.home is not None
-        text = self._tree.control(one, own_script.CONTROL)
-        self._own[key] = made = own_script.as_object(one.name, one.home, text, one.registered)
-        return made
+            return object_
+        assert object_.home is not None
+        text = self._tree.control(object_, own_script.CONTROL)
+        self._own[key] = tool = own_script.as_object(object_.name, object_.home, text, object_.registered)
+        return tool
 
     def live(self, uid: int) -> list[str]:
         """Returns the paths of a user's scripts that are not held."""
         keys = [own_key("tool", uid, name) for name in self._tree.registry.names("tool", uid)]
         texts = [self._tree.control(self._own[key], own_script.CONTROL) for key in keys if key in self._own]
-        return [said.path for text in texts if text and not (said := own_script.read(text)).held]
+        return [script.path for text in texts if text and not (script := own_script.read(text)).held]
 
-    async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
+    async def hold(self, uid: int, reaches: Callable[[str], bool], label: str) -> dict[Key, Object]:
         """Mark these scripts as held, in their controls. Returns the tools that this changes."""
         keys = [own_key("tool", uid, name) for name in self._tree.registry.names("tool", uid)]
-        held = [key for key in keys if await self._rewrite(key, reaches, held=who)]
+        held = [key for key in keys if await self._rewrite(key, reaches, held=label)]
         return {key: self._now(key) for key in held if key in self._own}
 
-    async def renew(self, one: Object, header: bytes) -> None:
+    async def renew(self, object_: Object, header: bytes) -> None:
         """Keep the new comment of a script, which a host has found when its user called it."""
         with contextlib.suppress(Fault):  # the log says why; the next call tries again
-            await self._rewrite(one.key, lambda path: True, header=header.decode(errors="replace"))
+            await self._rewrite(object_.key, lambda path: True, header=header.decode(errors="replace"))
 
-    async def _rewrite(self, key: Key, wanted: Callable[[str], bool], **changes: str) -> bool:
-        """Change a script's control, unless the script is held, or its path is not wanted."""
+    async def _rewrite(self, key: Key, accepts: Callable[[str], bool], **changes: str) -> bool:
+        """Change a script's control, unless the script is held, or `accepts` refuses its path."""
         control = controls.BY_NAME["tool", own_script.CONTROL]
         async with self._changes.lock:
             text = self._tree.control(self._own[key], control.name) if key in self._own else ""
-            if not text or (said := own_script.read(text)).held or not wanted(said.path):
+            if not text or (script := own_script.read(text)).held or not accepts(script.path):
                 return False
-            value = self._changes.judge(self._own[key], control, said._replace(**changes).text.encode())
+            value = self._changes.judge(self._own[key], control, script._replace(**changes).text.encode())
             await self._changes.put(key, control.name, value, self._clock())
             return True
 
     def joined(self, registry: Registry) -> Registry:
         """Returns the registry with these objects; of users' own ones it keeps models and servers' tools."""
-        of_all = {key: one for key, one in registry.objects.items() if one.home is None}
-        shown: dict[Key, Object] = {}
-        for key, one in registry.objects.items():
-            is_given = one.class_ == "tool" and one.plugin_kind == MCP_SERVER  # for one user
-            if one.home is not None and (one.class_ == "model" or is_given):
-                self._tree.home(one.home, one.home, self._clock())
-                shown[key] = one
-        shown |= {key: registry.objects.get(key, one) for key, one in self._own.items()}
-        return Registry(of_all | {key: _beside(one, of_all) for key, one in shown.items()})
+        of_all = {key: object_ for key, object_ in registry.objects.items() if object_.home is None}
+        own: dict[Key, Object] = {}
+        for key, object_ in registry.objects.items():
+            is_given = object_.class_ == "tool" and object_.plugin_kind == MCP_SERVER  # for one user
+            if object_.home is not None and (object_.class_ == "model" or is_given):
+                self._tree.home(object_.home, object_.home, self._clock())
+                own[key] = object_
+        own |= {key: registry.objects.get(key, object_) for key, object_ in self._own.items()}
+        return Registry(of_all | {key: _beside(object_, of_all) for key, object_ in own.items()})
 
     def some(self, keys: Iterable[Key] | None) -> list[Object]:
         """Returns the users' objects of these keys that exist, or all of them, as they are now."""
@@ -150,7 +150,7 @@ class OwnObjects:
         assert home
         async with self._changes.lock:
             class_ = _class(folder)
-            with said(name):
+            with log_refusal(name):
                 self._check(folder, home, class_, name)
             assert self._state
             # A crash may have left values of a removed object, which must not become those of this one.
@@ -158,41 +158,41 @@ class OwnObjects:
                 await self._changes.drop_values(key)
             now = self._clock() / 1e9
             if class_ == "tool":
-                one = own_script.as_object(name, home.uid, "", now)
+                object_ = own_script.as_object(name, home.uid, "", now)
             else:
                 record = records.own(name, home.uid, home.gid, now)
                 await self._changes.keep(records.put, self._state, record, home.uid)
-                one = records.own_object(record, home.uid)
-            self._own[one.key] = one
-            self._show(one.key)
-            return self._tree.nodes.object_inode(one.key)
+                object_ = records.own_object(record, home.uid)
+            self._own[object_.key] = object_
+            self._show(object_.key)
+            return self._tree.nodes.object_inode(object_.key)
 
     async def remove(self, folder: int, name: str) -> None:
         home = self._home(folder)
         assert home
         async with self._changes.lock:
-            one = self.at(folder, name)
-            if one is None:
+            object_ = self.at(folder, name)
+            if object_ is None:
                 raise Fault("ENOENT", f"{name} does not exist")
-            await self._removed(one)
+            await self._removed(object_)
 
     async def unmake(self, inode: int) -> None:
         """Remove an object into whose file its user writes, by copying a file here. The write is refused, and
         no agent must be left of it. An object that was set up meanwhile stays."""
         async with self._changes.lock:
-            one = self._tree.object_at(inode)
-            if one and self._own.get(one.key) and one.key not in self._tree.values.keys():  # noqa: SIM118
-                await self._removed(one)
+            object_ = self._tree.object_at(inode)
+            if object_ and self._own.get(object_.key) and object_.key not in self._tree.values.keys():  # noqa: SIM118
+                await self._removed(object_)
 
-    async def _removed(self, one: Object) -> None:
-        assert one.home is not None
+    async def _removed(self, object_: Object) -> None:
+        assert object_.home is not None
         assert self._state
-        if one.class_ == "agent":
-            await self._changes.keep(records.remove, self._state, one.name, one.home)
-        del self._own[one.key]
-        self._show(one.key)
-        await self._changes.drop_values(one.key)
-        await trio.to_thread.run_sync(self.forgotten, one.key)
+        if object_.class_ == "agent":
+            await self._changes.keep(records.remove, self._state, object_.name, object_.home)
+        del self._own[object_.key]
+        self._show(object_.key)
+        await self._changes.drop_values(object_.key)
+        await trio.to_thread.run_sync(self.forgotten, object_.key)
 
     def _show(self, key: Key) -> None:
         """Show the objects as they are now. The kernel remembers none of their names, so it is not told."""
@@ -220,8 +220,10 @@ def _class(folder: int) -> str:
     return places.HOME_CLASSES[places.slot(folder)]
 
 
-def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:
-    if (one.class_, one.name) not in of_all:
-        return one
-    why = f"{one.class_}/{one.name} exists, and {_TAKEN[one.class_]}; remove this {one.class_}"
-    return replace(one, status=f"broken: {why}", plugin=None)
+def _beside(object_: Object, of_all: Mapping[Key, Object]) -> Object:
+    if (object_.class_, object_.name) not in of_all:
+        return object_
+    why = (
+        f"{object_.class_}/{object_.name} exists, and {_TAKEN[object_.class_]}; remove this {object_.class_}"
+    )
+    return replace(object_, status=f"broken: {why}", plugin=None)

@@ -62,12 +62,12 @@ def missing() -> EntryAttributes:
     return out
 
 
-def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFields) -> None:
-    if fields.update_mode and wanted.st_mode & 0o7000:
+def check_change(found: Attributes, change: EntryAttributes, fields: SetattrFields) -> None:
+    if fields.update_mode and change.st_mode & 0o7000:
         raise Fault("EPERM", "a control has no set-id or sticky bit")
-    if fields.update_uid and wanted.st_uid != found.uid:
+    if fields.update_uid and change.st_uid != found.uid:
         raise Fault("EPERM", "the owner of a control cannot be changed")
-    if fields.update_gid and wanted.st_gid != found.gid:
+    if fields.update_gid and change.st_gid != found.gid:
         raise Fault("EPERM", "the group of a control cannot be changed")
 
 
@@ -76,16 +76,16 @@ def is_of_times(fields: SetattrFields) -> bool:
     return not (fields.update_size or fields.update_mode or fields.update_uid or fields.update_gid)
 
 
-def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: SetattrFields) -> None:
+def change_temporary(temporary: Temporary, change: EntryAttributes, fields: SetattrFields) -> None:
     """Change a temporary file's attributes. The kernel has checked that the caller may."""
     if fields.update_mode:
-        temporary.mode = wanted.st_mode & MODES
+        temporary.mode = change.st_mode & MODES
     if fields.update_uid:
-        temporary.uid = wanted.st_uid
+        temporary.uid = change.st_uid
     if fields.update_gid:
-        temporary.gid = wanted.st_gid
+        temporary.gid = change.st_gid
     if fields.update_mtime:
-        temporary.mtime = wanted.st_mtime_ns
+        temporary.mtime = change.st_mtime_ns
 
 
 _names = Forgetting()

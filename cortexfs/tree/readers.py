@@ -50,33 +50,33 @@ class _Turn:
 class KernelRequests:
     def __init__(self) -> None:
         self._look = select.poll()
-        self._left = 0
+        self._budget = 0
 
     async def have_come(self, channel: int) -> None:
         """Wait for a request. The look for it comes last, as a read without a request costs a reader."""
-        if not self._left:
+        if not self._budget:
             os.set_blocking(channel, False)
             self._look.register(channel, select.POLLIN)  # the same channel each time
-        while not (self._left and self._look.poll(0)):
+        while not (self._budget and self._look.poll(0)):
             await trio.lowlevel.wait_readable(channel)
-            self._left = AT_ONCE
-        self._left -= 1
+            self._budget = AT_ONCE
+        self._budget -= 1
 
 
 class _Readers:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
-    def start_soon(self, read: Callable[..., Awaitable[None]], *given: object, name: str) -> None:
-        self._nursery.start_soon(_reading, read, given, name=name)
+    def start_soon(self, read: Callable[..., Awaitable[None]], *arguments: object, name: str) -> None:
+        self._nursery.start_soon(_reading, read, arguments, name=name)
 
 
-async def _reading(read: Callable[..., Awaitable[None]], given: tuple[object, ...]) -> None:
+async def _reading(read: Callable[..., Awaitable[None]], arguments: tuple[object, ...]) -> None:
     """Run a reader, again after a read without a request: pyfuse3 still counts a reader that it ends so."""
     try:
         while True:
             try:
-                return await _passing_on(read(*given))
+                return await _passing_on(read(*arguments))
             except BlockingIOError:
                 pass
     finally:

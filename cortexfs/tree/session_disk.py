@@ -117,13 +117,13 @@ def _look(above: int, place: SessionPlace) -> FileFacts | None:
 
 def listed(roots: Roots, place: SessionPlace) -> list[tuple[SessionPlace, FileFacts]]:
     """Returns the content of a folder, in the order in which it is shown; none if the folder has gone."""
-    there: dict[SessionPlace, FileFacts] = {}
+    entries: dict[SessionPlace, FileFacts] = {}
     for root in reversed(roots.of(place)):
         with _tolerated(), folder(root, place.parts) as here:
             children = [child for name in _names(here) if (child := place.child(name)) and child.is_listed]
             found = ((child, _look(here, child)) for child in children if root in roots.of(child))
-            there |= {child: each for child, each in found if each}
-    return sorted(there.items(), key=lambda item: order(item[0]))
+            entries |= {child: each for child, each in found if each}
+    return sorted(entries.items(), key=lambda item: order(item[0]))
 
 
 def below(roots: Roots, place: SessionPlace) -> list[SessionPlace]:
@@ -176,9 +176,9 @@ def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[by
         for name in piece.decode(errors="replace").split("\n")[:-1]:
             with contextlib.suppress(OSError), held(name, _FOLDER, sessions) as here:
                 found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
-                told = _meta(here)
-                seen = found.st_mtime, told.messages, found.st_size
-                line = SessionFacts(name, told.state, *seen, told.machine, told.cwd)
+                meta = _meta(here)
+                counts = found.st_mtime, meta.messages, found.st_size
+                line = SessionFacts(name, meta.state, *counts, meta.machine, meta.cwd)
                 lines.append(msgspec.json.encode(line))
     return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
 

@@ -97,24 +97,24 @@ class FactsFile(OpenFile):
         self._place = place
         self._names = names
         self._next = 0  # in the list of names
-        self._made = b""
-        self._at = 0  # the offset at which `_made` begins
+        self._lines = b""
+        self._at = 0  # the offset at which `_lines` begins
         self._turn = trio.Lock()
 
     async def read(self, offset: int, size: int) -> bytes:
         async with self._turn:
-            if not self._at <= offset <= self._at + len(self._made):
+            if not self._at <= offset <= self._at + len(self._lines):
                 raise Fault("ESPIPE", "this file can only be read from its beginning to its end")
-            self._made, self._at = self._made[offset - self._at :], offset
-            while len(self._made) < size:
+            self._lines, self._at = self._lines[offset - self._at :], offset
+            while len(self._lines) < size:
                 place = (self._disk.roots, self._place, self._names, self._next)
-                made, after = await self._disk.do(session_disk.facts, *place)
+                lines, after = await self._disk.do(session_disk.facts, *place)
                 if after == self._next:
                     break
-                self._made, self._next = self._made + made, after
-                if made:
+                self._lines, self._next = self._lines + lines, after
+                if lines:
                     break
-            return self._made[:size]
+            return self._lines[:size]
 
     async def close(self) -> None:
         async with self._turn:

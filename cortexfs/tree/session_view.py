@@ -251,7 +251,7 @@ class Spaces:
 
     async def unlink(self, folder: SessionPlace, name: str) -> None:
         """Remove a file. A session ends when its log is removed."""
-        place = await self._there(folder, name)
+        place = await self._child(folder, name)
         assert not place.is_folder  # the kernel has checked this
         if ghost := self._ghosts.get(place.session or ()):
             ghost.paths.discard(place.parts)
@@ -264,7 +264,7 @@ class Spaces:
 
     async def rmdir(self, folder: SessionPlace, name: str) -> None:
         """Remove an empty folder, or a folder of a session that has ended, whatever is left in it."""
-        place = await self._there(folder, name)
+        place = await self._child(folder, name)
         if place.parts in self._ghosts:
             self._bury(place.parts)
             return
@@ -279,11 +279,11 @@ class Spaces:
 
     async def rename(self, folder: int, name: str, new_folder: int, new: str) -> bool:
         """Give a session another name. Returns True, or False if neither name is in a folder of sessions."""
-        here, there = await self.holder(folder, name), await self.holder(new_folder, new)
-        if here is None and there is None:
+        source, destination = await self.holder(folder, name), await self.holder(new_folder, new)
+        if source is None and destination is None:
             return False
-        place = await self._there(here, name) if here and here == there else None
-        target = here.child(new) if here else None
+        place = await self._child(source, name) if source and source == destination else None
+        target = source.child(new) if source else None
         if place is None or place.kind is not PlaceKind.SESSION or place.parts in self._ghosts:
             raise read_only()
         if target is None or target.kind is not PlaceKind.SESSION:
@@ -295,7 +295,7 @@ class Spaces:
         self._outlive(target.parts)
         return True
 
-    async def _there(self, folder: SessionPlace, name: str) -> SessionPlace:
+    async def _child(self, folder: SessionPlace, name: str) -> SessionPlace:
         place = folder.child(name)
         if place is None or not place.is_listed:
             raise read_only()
@@ -314,8 +314,8 @@ class Spaces:
         session = SessionPlace(log.session, PlaceKind.SESSION)
         found = await self._disk.do(session_disk.below, self._roots, session)
         await self._source.remove(self._address(log))
-        left = {place.parts for place in found if place.kind is not PlaceKind.LOG}
-        self._ghosts[session.parts] = _Ghost(left, self._clock())
+        parts = {place.parts for place in found if place.kind is not PlaceKind.LOG}
+        self._ghosts[session.parts] = _Ghost(parts, self._clock())
         if len(self._ghosts) > GHOSTS:
             self._bury(next(iter(self._ghosts)))
 

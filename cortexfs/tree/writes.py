@@ -40,7 +40,7 @@ log = logging.getLogger("cortexfs.tree")
 
 
 @contextlib.contextmanager
-def said(name: str) -> Iterator[None]:
+def log_refusal(name: str) -> Iterator[None]:
     """Log the Fault of a refused name, as an errno cannot tell the rule that the name breaks."""
     try:
         yield
@@ -75,15 +75,15 @@ class TreeWrites:
 
     def load(self) -> None:
         """Show the homes, aliases and values that are on disk. Call this before the mount."""
-        kept = self._store.load()
+        stored = self._store.load()
         tree, now = self._tree, self._clock()
-        for uid in kept.homes:
+        for uid in stored.homes:
             tree.home(uid, tree.owner[1], now)
-        for alias in kept.aliases:
+        for alias in stored.aliases:
             tree.aliases.add(
                 tree.nodes.folder_of_aliases(alias.folder), alias.name, alias.target, alias.mtime
             )
-        for key, written in kept.values.items():
+        for key, written in stored.values.items():
             tree.values.load(key, written)
 
     async def keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -236,7 +236,7 @@ class TreeWrites:
 
     async def symlink(self, folder: int, name: str, target: bytes) -> int:
         async with self.lock:
-            with said(name):
+            with log_refusal(name):
                 self._tree.aliases.check(folder, names.check_new(name), target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} exists already")
@@ -261,7 +261,7 @@ class TreeWrites:
         async with self.lock:
             if folder != HOME:
                 raise read_only()
-            with said(name):
+            with log_refusal(name):
                 uid = places.uid_of(name)
             await self.keep(self._store.put_home, uid)
             return self._tree.home(uid, self._tree.owner[1], self._clock())
@@ -299,7 +299,7 @@ class TreeWrites:
 
     async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
         tree = self._tree
-        with said(name):
+        with log_refusal(name):
             tree.aliases.check(folder, name, alias.target)
         if alias.inode == self._offered:
             await self.keep(self._store.put_alias, self._path(alias.folder), alias.name, alias.target)
