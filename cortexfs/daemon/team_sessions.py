@@ -255,11 +255,11 @@ class TeamSessions:
             await self._append(log_, part.data)
             return
         if log_.mirror is None:
-            await log_.durable(log_.given)
+            await log_.durable(log_.newest)
         if part.start > log_.size:
             channel.tell(MissingPieces(part.place))
             return
-        size, given = min(part.start + len(part.data), log_.size) - part.start, log_.given
+        size, given = min(part.start + len(part.data), log_.size) - part.start, log_.newest
         here = await trio.to_thread.run_sync(log_.read, part.start, size) if size else b""
         same = size if here == part.data[:size] else _same_lines(here, part.data)
         if same < size or (log_.mirror and part.data[same:]):
@@ -268,8 +268,8 @@ class TeamSessions:
             await self._append(log_, rest)
         if log_.mirror is None and log_.facts.machine == self._machine:
             # This machine's session, whose log here had lost its end: new events go to the stream.
-            await log_.durable(log_.given)
-            log_.given = max(log_.given, given)  # clients here may have seen events that were lost
+            await log_.durable(log_.newest)
+            log_.newest = max(log_.newest, given)  # clients here may have seen events that were lost
             self.judge(log_)
 
     async def _cut(self, log_: FileLog, end: int) -> FileLog:
@@ -299,9 +299,9 @@ class TeamSessions:
         for line in lines if live else ():
             with suppress(Fault):
                 live.session.replay(line)  # type: ignore[union-attr]
-        self._dirty.append((log_, log_.given))
+        self._dirty.append((log_, log_.newest))
         if any(line.startswith(OWNER) for line in lines):
-            await log_.durable(log_.given)
+            await log_.durable(log_.newest)
             self.judge(log_)
             if not log_.is_copy and self._nursery:
                 self._nursery.start_soon(self._recover, log_.address)

@@ -35,7 +35,7 @@ class _Pass:
 
     def __init__(self, log: FileLog) -> None:
         self.log = log
-        self.told: DerivedFacts = log.told
+        self.facts: DerivedFacts = log.visible_facts
         self.error: OSError | None = None
 
 
@@ -93,11 +93,11 @@ class Beside:
         if log in self._stale:
             await self._derive([log])
 
-    async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
+    async def freshen(self, predicate: Callable[[FileLog], bool]) -> None:
         """Bring the files beside these logs up to date if they are behind."""
-        if any(map(meant, (*self._renewed, *self._stale))):
+        if any(map(predicate, (*self._renewed, *self._stale))):
             async with self.held():
-                await self._derive([log for log in self._stale if meant(log)])
+                await self._derive([log for log in self._stale if predicate(log)])
 
     async def ensure(self, sessions: tuple[str, ...]) -> None:
         """Bring the index of an object's folder of sessions up to date."""
@@ -116,7 +116,7 @@ class Beside:
     async def _derive(self, logs: Sequence[FileLog]) -> None:
         for log in logs:
             self._stale.pop(log, None)
-        passes = [_Pass(log) for log in logs if log.made and not log.ended]
+        passes = [_Pass(log) for log in logs if log.is_made and not log.ended]
         self._renewed = logs
         await trio.to_thread.run_sync(self._make_all, passes, limiter=self._threads)
         self._renewed = ()
@@ -137,17 +137,17 @@ class Beside:
                 passes[-1].error = bare(error)
 
     def _make(self, each: _Pass) -> None:
-        log, told = each.log, each.told
+        log, facts = each.log, each.facts
         with self._descriptors.using(log.path) as descriptor:
             start, log.derived = log.derived, 0  # if this fails half-way, the next pass begins anew
             try:
-                layout.derive(log.folder, log.address, descriptor, start, told)
+                layout.derive(log.folder, log.address, descriptor, start, facts)
             except OSError:
                 (log.folder / "meta.json").unlink(missing_ok=True)  # so does the next daemon
                 raise
-        log.derived = told.size
-        if start < told.size:
-            self.indexes.used(log.address, told.cwd)
+        log.derived = facts.size
+        if start < facts.size:
+            self.indexes.used(log.address, facts.cwd)
 
 
 BY_CWD = 1000  # remembered working directories of an object's sessions, the ones used last
@@ -225,8 +225,8 @@ class Indexes:
             if len(self._orders) >= REMEMBERED:
                 self.write()
                 self._orders.clear()
-            if kept := _kept(folder) if self._believes else []:
-                self._orders[folder] = dict.fromkeys(kept)
+            if names := _names(folder) if self._believes else []:
+                self._orders[folder] = dict.fromkeys(names)
             else:
                 self._orders[folder] = dict.fromkeys(by_use(folder))
                 disk.clear_graves(folder)
@@ -250,7 +250,7 @@ class Indexes:
         return folder / INDEX / "by-cwd" / hashlib.sha256(os.fsencode(cwd)).hexdigest()[:32]
 
 
-def _kept(folder: Path) -> list[str]:
+def _names(folder: Path) -> list[str]:
     """Returns the names on the list, the last used at the end, or none if any has come or gone since."""
     path = folder / INDEX / "list"
     with suppress(OSError):
@@ -261,8 +261,8 @@ def _kept(folder: Path) -> list[str]:
 
 def _make_room(by_cwd: Path) -> None:
     """Forget the directories that were used longest ago, as else users could make files here without end."""
-    there = [entry for entry in os.scandir(by_cwd) if not entry.name.startswith(".")]
-    if len(there) >= BY_CWD:
-        there.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
-        for entry in there[: BY_CWD // 4]:
+    entries = [entry for entry in os.scandir(by_cwd) if not entry.name.startswith(".")]
+    if len(entries) >= BY_CWD:
+        entries.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in entries[: BY_CWD // 4]:
             os.unlink(entry)

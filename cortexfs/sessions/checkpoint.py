@@ -38,16 +38,16 @@ _decoder = msgspec.msgpack.Decoder(Checkpoint)
 
 def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:
     """Keep the facts about a log, a descriptor, up to `scanned.size`."""
-    kept = Checkpoint(VERSION, os.fstat(log).st_ino, _ends(log, scanned.size), scanned, state)
-    disk.replace(folder / NAME, [msgspec.msgpack.encode(kept)])
+    checkpoint = Checkpoint(VERSION, os.fstat(log).st_ino, _ends(log, scanned.size), scanned, state)
+    disk.replace(folder / NAME, [msgspec.msgpack.encode(checkpoint)])
 
 
 def read(folder: Path, log: int) -> Checkpoint | None:
     """Returns the checkpoint, or None if there is none that can be believed."""
     with suppress(OSError, msgspec.MsgspecError), open(folder / NAME, "rb", opener=_beside) as file:
-        kept = _decoder.decode(file.read())
-        if (kept.version, kept.inode) == (VERSION, os.fstat(log).st_ino):
-            return kept if kept.ends == _ends(log, kept.scanned.size) else None
+        checkpoint = _decoder.decode(file.read())
+        if (checkpoint.version, checkpoint.inode) == (VERSION, os.fstat(log).st_ino):
+            return checkpoint if checkpoint.ends == _ends(log, checkpoint.scanned.size) else None
     return None
 
 

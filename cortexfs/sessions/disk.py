@@ -173,11 +173,11 @@ def shorten(descriptor: int, size: int) -> None:
 
 def cut(path: Path, descriptor: int, end: int) -> str:
     """Cut off the bytes behind `end`, once a file beside this one has them. Returns that file's name."""
-    kept = path.with_name(f"{path.name}.cut-{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+    copy = path.with_name(f"{path.name}.cut-{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
     places = range(end, os.fstat(descriptor).st_size, PIECE)
-    whole_files.replace(kept, (os.pread(descriptor, PIECE, place) for place in places), 0o600)
+    whole_files.replace(copy, (os.pread(descriptor, PIECE, place) for place in places), 0o600)
     os.ftruncate(descriptor, end)
-    return kept.name
+    return copy.name
 
 
 def scan(descriptor: int, known: Scanned | None = None, end: int = sys.maxsize) -> Scan:

@@ -34,16 +34,16 @@ ADVICE = {
 
 def fault_of(error: OSError, doing: str) -> Fault:
     code = code_of(error.errno)
-    what = f"the session cannot be {doing} ({error.strerror or error})"
-    return Fault(code, f"{what}: {ADVICE.get(code, 'check the disk of the state directory')}")
+    message = f"the session cannot be {doing} ({error.strerror or error})"
+    return Fault(code, f"{message}: {ADVICE.get(code, 'check the disk of the state directory')}")
 
 
 class LogContent(msgspec.Struct):
     scan: Scan
-    given: int  # the last id that may have been seen
+    newest: int  # the last id that may have been seen
     derived: int = 0  # bytes of the log that are in the files beside it
-    kept: tuple[int, bytes] = (0, b"")  # bytes of it in a checkpoint, and its user's state there
-    made: bool = False
+    checkpoint: tuple[int, bytes] = (0, b"")  # bytes of it in a checkpoint, and its user's state there
+    is_made: bool = False
     torn: bool = False  # a crash left bytes behind its end that could not be cut off
     remarks: list[str] = msgspec.field(default_factory=list)  # sentences about it for a person
 
@@ -64,11 +64,11 @@ class FileLog(Log):
         self.address = address
         self.folder = disk.root.joinpath(*address.parts)
         self.path = self.folder / EVENTS
-        self.made = loaded.made
+        self.is_made = loaded.is_made
         self.torn = loaded.torn
         self.ragged = False  # a write failed and may have left a part of its data
         self.derived = loaded.derived
-        self.kept = loaded.kept
+        self.checkpoint = loaded.checkpoint
         self.doubtful = False  # an fsync failed: its data has to be written once more
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
@@ -76,7 +76,7 @@ class FileLog(Log):
         self.here = loaded.scan.size  # bytes of it that are on disk here
         self._kept_here: deque[tuple[int, int]] = deque()  # sizes and events that the second place lacks
         self._disk = disk
-        super().__init__(loaded.scan, loaded.given, disk.touched, disk.load, share, not loaded.made)
+        super().__init__(loaded.scan, loaded.newest, disk.touched, disk.load, share, not loaded.is_made)
 
     async def fetch(self, offset: int, size: int) -> bytes:
         """Returns bytes from the page cache at once, else from the disk in a thread."""
@@ -106,12 +106,12 @@ class FileLog(Log):
     def is_worth_keeping(self) -> bool:
         """Returns True if much of the log is in no checkpoint, and all of it is on disk."""
         rests = not self.pending and self.synced == self.size and not self.ended and not self.fault
-        return rests and self.size - self.kept[0] >= checkpoint.STEP
+        return rests and self.size - self.checkpoint[0] >= checkpoint.STEP
 
     async def keep(self, state: bytes) -> None:
         """Keep a checkpoint of the whole log, with the state of its user."""
         scanned = Scanned.of(self.size, self.facts, self.index)
-        self.kept = self.size, state
+        self.checkpoint = self.size, state
         with suppress(OSError):  # then the log is read anew
             await trio.to_thread.run_sync(self._keep, scanned, state, limiter=self._disk.reading)
 
@@ -123,7 +123,7 @@ class FileLog(Log):
         """Make this the copy of a session that another machine has, which gives its events their ids."""
         self.mirror, self.is_copy = None, True
         if not self.pending:
-            self.given = self.last
+            self.newest = self.last
 
     # A log that counts as on disk only when a second place has it as well.
 
@@ -142,6 +142,6 @@ class FileLog(Log):
             return os.pread(descriptor, size, offset)
 
     @property
-    def told(self) -> DerivedFacts:
+    def visible_facts(self) -> DerivedFacts:
         """Returns the facts that may be shown: a `done` that is not on disk is left out."""
         return DerivedFacts.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)

@@ -148,20 +148,29 @@ def derived(folder: Path) -> int:
     return 0
 
 
-def derive(folder: Path, address: Address, log: int, start: int, told: DerivedFacts) -> None:
+def derive(folder: Path, address: Address, log: int, start: int, facts: DerivedFacts) -> None:
     """Bring the files in `folder` up to date with `log`, a descriptor; they have `start` bytes of it."""
-    _derive_messages(folder / MESSAGES, log, start, told.size)
+    _derive_messages(folder / MESSAGES, log, start, facts.size)
     created, updated = _created(folder), when(os.fstat(log).st_mtime)
-    cwd, last = told.cwd or "/", str(told.last) if told.last else None
-    values = {"state": told.state, "updated_at": updated, "cwd": cwd}
+    cwd, last = facts.cwd or "/", str(facts.last) if facts.last else None
+    values = {"state": facts.state, "updated_at": updated, "cwd": cwd}
     for name, value in values.items():
         if text(folder / name) != value:  # to replace a file makes ext4 write it out
             disk.replace(folder / name, [value.encode() + b"\n"])
-    if not start or (told.latest and told.latest[-1][0] >= start):
-        disk.replace(folder / "latest.md", _latest(log, told.latest))
+    if not start or (facts.latest and facts.latest[-1][0] >= start):
+        disk.replace(folder / "latest.md", _latest(log, facts.latest))
     place = (address.session, address.class_, address.object, address.space.folder)
     meta = Meta(
-        *place, created, updated, told.state, cwd, told.runs, told.messages, last, told.size, told.machine
+        *place,
+        created,
+        updated,
+        facts.state,
+        cwd,
+        facts.runs,
+        facts.messages,
+        last,
+        facts.size,
+        facts.machine,
     )
     disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"])
 
@@ -235,7 +244,7 @@ def by_use(folder: Path) -> list[str]:
     for name in session_names(folder):
         with contextlib.suppress(OSError):
             found.append((os.stat(f"{folder}/{name}/{EVENTS}").st_mtime, name))
-    newest = sorted(found, key=lambda one: (-one[0], one[1]))
+    newest = sorted(found, key=lambda entry: (-entry[0], entry[1]))
     return [name for _, name in reversed(newest)]
 
 
@@ -291,11 +300,11 @@ class Marks:
         self.marked.add(address)
         return True
 
-    def clear(self, left: list[Address]) -> None:
+    def clear(self, addresses: list[Address]) -> None:
         """Clear all marks but those of these sessions, which are not on disk."""
-        if left:
-            lines = [msgspec.json.encode(address) + b"\n" for address in left]
+        if addresses:
+            lines = [msgspec.json.encode(address) + b"\n" for address in addresses]
             disk.replace(self.path, lines)
         else:
             self.path.unlink(missing_ok=True)
-        self.marked = set(left)
+        self.marked = set(addresses)

@@ -97,9 +97,9 @@ class Loading:
         found = _scan(descriptor, known.scanned if known else None, unclean)
         if not found.size or 0 in found.damaged:
             _refuse_newer(descriptor)
-        loaded = LogContent(found, found.facts.last, made=True)
+        loaded = LogContent(found, found.facts.last, is_made=True)
         if known:
-            loaded.kept = known.scanned.size, known.state
+            loaded.checkpoint = known.scanned.size, known.state
         if found.read > found.size:
             _repair(self._folder(address) / EVENTS, descriptor, loaded)
         if found.damaged:
@@ -115,7 +115,7 @@ class Loading:
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         if not booted <= written <= time.time():
             # Ids of events that were seen, and lost with the machine's power, must not be used again.
-            loaded.given += LEAP
+            loaded.newest += LEAP
         return loaded
 
 
@@ -124,8 +124,8 @@ def _scan(descriptor: int, known: Scanned | None, unclean: bool) -> Scan:
     this start, and its message can be sent again."""
     found = disk.scan(descriptor, known)
     if (unclean or found.read > found.size) and found.begun is not None:
-        whole, found = found, disk.scan(descriptor, known, found.begun)
-        found.read = whole.read
+        first, found = found, disk.scan(descriptor, known, found.begun)
+        found.read = first.read
     return found
 
 
@@ -149,8 +149,8 @@ def _repair(path: Path, descriptor: int, loaded: LogContent) -> None:
     end = loaded.scan.size
     torn = f"the last {loaded.scan.read - end} bytes of the log were not written whole"
     try:
-        kept = disk.cut(path, descriptor, end)
-        loaded.remarks.append(f"{torn}; they were cut off, and are in {kept}")
+        copy = disk.cut(path, descriptor, end)
+        loaded.remarks.append(f"{torn}; they were cut off, and are in {copy}")
     except OSError as error:
         loaded.torn = True
         loaded.remarks.append(f"{torn}; they cannot be cut off: {error.strerror}")

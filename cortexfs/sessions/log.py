@@ -101,15 +101,15 @@ class WriteLoad:
 class Log(ABC):
     """A session's events; `Sessions` creates logs and moves appended events to their place.
 
-    Its attributes tell how far its events are: `given` is the last event appended, `last` the last one in the
-    file. Of its bytes, `synced` are on disk and `visible` may be seen by readers. `grown` is called when
+    Its attributes tell how far its events are: `newest` is the last event appended, `last` the last one in
+    the file. Of its bytes, `synced` are on disk and `visible` may be seen by readers. `grown` is called when
     readers may see more.
     """
 
     def __init__(
         self,
         found: Scan,
-        given: int,
+        newest: int,
         touched: Callable[[Log], None],
         load: WriteLoad,
         share: Share | None = None,
@@ -125,7 +125,7 @@ class Log(ABC):
         self._pending_bytes = 0
         self._waits: list[_Wait] = []
         self._dones: deque[int] = deque()  # the offsets of those that are not on disk yet
-        self.given = given
+        self.newest = newest
         self.ended = False
         self.is_copy = False  # of a session that another machine of a team has
         self.fault: Fault | None = None
@@ -147,14 +147,14 @@ class Log(ABC):
     # The owner's side.
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Add events: encoded frames, with ids that increase from `given`. They are written soon after."""
+        """Add events: encoded frames, with ids that increase from `newest`. They are written soon after."""
         if not lines:
             return
         self._admit()
         data = b"".join(lines)
         heads = HEAD.match(lines[0]), HEAD.match(lines[-1])
         first, last = (int(head[1]) if head else 0 for head in heads)
-        if first <= self.given or last < first + len(lines) - 1:
+        if first <= self.newest or last < first + len(lines) - 1:
             raise ValueError("event ids must increase strictly")
         ends = data.count(b"\n"), data.count(b"}\n")
         if ends != (len(lines), len(lines)) or len(max(lines, key=len)) > MAX_LINE:
@@ -165,7 +165,7 @@ class Log(ABC):
         is_first = not self.pending  # else the writer is about to take them already
         self.pending += lines
         self._count(len(data))
-        self.given = last
+        self.newest = last
         if is_first:
             self._touched(self)
 
@@ -210,7 +210,7 @@ class Log(ABC):
 
     async def durable(self, id: int) -> None:
         """Wait until the event `id` and all before it are on disk."""
-        if id > self.given:
+        if id > self.newest:
             raise ValueError("that event was never appended")
         if id <= self.synced_id:
             await trio.lowlevel.checkpoint()

@@ -82,24 +82,24 @@ class LogFacts:
 
     def take(self, line: bytes, offset: int) -> None:
         """Take the facts of one of the TELLING lines, at `offset`. Raises ValueError if it is none."""
-        said = _decoder.decode(line)
-        if said.type == "start":
+        event = _decoder.decode(line)
+        if event.type == "start":
             self.runs += 1
-            self.active[said.run or ""] = None
-            self.cwd = said.cwd or self.cwd
+            self.active[event.run or ""] = None
+            self.cwd = event.cwd or self.cwd
             self._parts = []
-        elif said.type == "message":
+        elif event.type == "message":
             self.messages += 1
             self.places.append(offset)
             # A long answer is several frames in a row, and the next answer begins after a call or a start.
-            if said.role == "assistant":
+            if event.role == "assistant":
                 self._parts.append((offset, len(line)))
                 self.latest = self._parts
-        elif said.type == "done":
-            self.active.pop(said.run or "", None)
-            self.status = said.status
-        elif said.type == "owner":
-            self.machine = said.machine
+        elif event.type == "done":
+            self.active.pop(event.run or "", None)
+            self.status = event.status
+        elif event.type == "owner":
+            self.machine = event.machine
         else:
             self._parts = []
 

@@ -74,8 +74,8 @@ class Sessions:
         most: Most | None = None,
     ) -> None:
         limits = limits or SessionLimits()
-        if given := disk.given_away(root):
-            log.warning("%s and others belong to users, not to root; run: chown -R root: %s", given[0], root)
+        if paths := disk.given_away(root):
+            log.warning("%s and others belong to users, not to root; run: chown -R root: %s", paths[0], root)
         self.root = root
         self._report = report
         self._removed = removed
@@ -92,9 +92,9 @@ class Sessions:
         self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
 
-    def on_loss(self, told: Callable[[Address], None]) -> None:
-        """Have `told` called when a log has lost events that readers were to see."""
-        self._commit.lost = told
+    def on_loss(self, callback: Callable[[Address], None]) -> None:
+        """Have `callback` called when a log has lost events that readers were to see."""
+        self._commit.lost = callback
 
     @property
     def unclean(self) -> tuple[Address, ...]:
@@ -118,7 +118,7 @@ class Sessions:
             self._commit.unclean.pop(address, None)
             for remark in loaded.remarks:
                 self._report(address, remark)
-            if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote the rest
+            if loaded.is_made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote the rest
                 self._commit.beside.outdate(log)
             self.opened(log)
             return log
@@ -166,7 +166,7 @@ class Sessions:
         for address in [each for each in self._commit.unclean if _is_below(each, parts)]:
             with suppress(Fault):
                 log = await self.open(address)
-                if log.made:
+                if log.is_made:
                     await self._commit.beside.renew(log)
         await self._commit.beside.freshen(lambda log: _is_below(log.address, parts))
 
@@ -272,8 +272,8 @@ class Sessions:
             (folder / name).unlink(missing_ok=True)
         with self._commit.descriptors.using(folder / EVENTS, write=True) as descriptor:
             if os.fstat(descriptor).st_size > end:
-                kept = disk.cut(folder / EVENTS, descriptor, end)
-                self._report(address, f"the team has other events from here on; this machine's are in {kept}")
+                copy = disk.cut(folder / EVENTS, descriptor, end)
+                self._report(address, f"the team has other events from here on; this machine's are in {copy}")
             os.fsync(descriptor)
         self._commit.descriptors.forget(folder / EVENTS)
 
@@ -283,8 +283,8 @@ class Sessions:
         now = time.time()
         found: list[Info] = []
         for class_, object in await trio.to_thread.run_sync(layout.objects, self.root, space):
-            there = await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
-            for rank, info in enumerate(there):
+            infos = await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
+            for rank, info in enumerate(infos):
                 old = policy.age is not None and now - info.updated > policy.age
                 many = policy.count is not None and rank >= policy.count
                 is_kept = info.address.session in policy.keep or info.address in self._logs

@@ -69,10 +69,10 @@ class _Queue:
         self._logs.pop(log, None)
 
     def take(self, limit: int | None = None) -> list[FileLog]:
-        taken = list(self._logs)[:limit]
-        for log in taken:
+        logs = list(self._logs)[:limit]
+        for log in logs:
             del self._logs[log]
-        return taken
+        return logs
 
     async def wait(self) -> None:
         while not self._logs:
@@ -172,9 +172,9 @@ class Commit:
 
     async def _clear_marks(self) -> None:
         """Keep the marks of sessions that are in use, or were not opened since a crash."""
-        left = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
+        addresses = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
         with suppress(OSError):
-            await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
+            await trio.to_thread.run_sync(self._marks.clear, addresses, limiter=self._threads)
         self._most_marks = 2 * len(self._marks.marked) + MARKS
 
     def _write_all(self, jobs: list[_Job]) -> None:
@@ -184,11 +184,11 @@ class Commit:
 
     def _write(self, job: _Job) -> None:
         log = job.log
-        if not log.made:
+        if not log.is_made:
             log.fresh += disk.make_folder(self.root, log.address.parts)
             disk.create(log.path)
             log.fresh.append(log.folder)
-            log.made = True
+            log.is_made = True
         if self._marks.add(log.address):
             log.fresh += [self._marks.path, self.root]
         with self.descriptors.using(log.path, write=True) as descriptor:
@@ -213,8 +213,8 @@ class Commit:
                 self.lost(log.address)
                 continue
             self._behind[log] = None
-            told, wants_sync = log.written(job.lines, job.data), _wants_sync(log)
-            if told:
+            changes_facts, wants_sync = log.written(job.lines, job.data), _wants_sync(log)
+            if changes_facts:
                 self.beside.outdate(log)
             if wants_sync:
                 self._want_sync(log)
@@ -263,7 +263,7 @@ class Commit:
         log.fresh = []
 
     def _synced(self, job: _Job) -> None:
-        log, told = job.log, job.log.holds_done
+        log, holds_done = job.log, job.log.holds_done
         log.syncing = False
         if job.size == log.size:
             self._behind.pop(log, None)
@@ -272,7 +272,7 @@ class Commit:
             log.on_disk(job.size, job.last)
         else:
             log.only_here(job.size, job.last, log.mirror)
-        if told and not log.ended:
+        if holds_done and not log.ended:
             self.beside.outdate(log)
         if _wants_sync(log) and not log.ended:
             self._want_sync(log)
@@ -316,7 +316,7 @@ class Commit:
         await self._sync_round(None)
         while self.beside.is_behind:
             await self.beside.catch_up()
-        left = [*self.unclean, *(log.address for log in self._behind)]
+        addresses = [*self.unclean, *(log.address for log in self._behind)]
         with suppress(OSError):  # on a read-only disk the marks stay, and the next start reads the logs
-            await trio.to_thread.run_sync(self._marks.clear, left)
+            await trio.to_thread.run_sync(self._marks.clear, addresses)
         self.descriptors.close()

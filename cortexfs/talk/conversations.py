@@ -157,7 +157,7 @@ class Conversations:
         if damaged:
             log.warning("%s: %d lines of the log are not valid", "/".join(address.parts), damaged)
         log_.grown = live.wake
-        live.session.leap(log_.given + 1)
+        live.session.leap(log_.newest + 1)
         if not log_.is_copy and (events := live.session.recover()):
             live.append(events)
             with suppress(Fault):  # the session's next user gets this fault
@@ -338,10 +338,10 @@ def _now() -> str:
 async def _replay(session: Session, log_: Log) -> int:
     """Replay the whole log into the session. Returns the number of lines that cannot be understood."""
     offset = damaged = 0
-    if isinstance(log_, FileLog) and 0 < log_.kept[0] <= log_.visible:
+    if isinstance(log_, FileLog) and 0 < log_.checkpoint[0] <= log_.visible:
         with suppress(msgspec.MsgspecError):  # of a version that kept other values
-            session.restore(log_.kept[1])
-            offset = log_.kept[0]
+            session.restore(log_.checkpoint[1])
+            offset = log_.checkpoint[0]
     while data := await log_.lines(offset, REPLAY):
         if isinstance(log_, MemoryLog) or len(data) <= SHORT_LOG:
             damaged += _fold(session, data)

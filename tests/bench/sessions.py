@@ -83,13 +83,13 @@ async def first_delta(sessions: Sessions) -> None:
     seen: list[float] = []
     kept: list[float] = []
     for n in range(300):
-        lines = run_of(log.given + 1, f"r{n}")
+        lines = run_of(log.newest + 1, f"r{n}")
         began = time.perf_counter()
         log.append(lines[:3])
         await reader.read()
         seen.append(time.perf_counter() - began)
         log.append(lines[3:])
-        await log.durable(log.given)
+        await log.durable(log.newest)
         kept.append(time.perf_counter() - began)
         reader.offset = log.visible
     print(f"append to seen: {sorted(seen)[150] * 1e3:.2f} ms")
@@ -102,8 +102,8 @@ async def commit(sessions: Sessions, count: int) -> None:
         began = time.perf_counter()
         async with trio.open_nursery() as nursery:
             for log in logs:
-                log.append(run_of(log.given + 1, f"r{log.given}"))
-                nursery.start_soon(log.durable, log.given)
+                log.append(run_of(log.newest + 1, f"r{log.newest}"))
+                nursery.start_soon(log.durable, log.newest)
         took = time.perf_counter() - began
         kind = "in new sessions" if number == 0 else "in these"
         print(f"{count} runs at once {kind}, all durable: {took:.2f} s, {count / took:.0f} runs/s")

@@ -98,9 +98,9 @@ def append_each(log: Log, lines: list[bytes]) -> None:
 async def fill(sessions: Sessions, name: str, runs: int = 1) -> Log:
     log = await sessions.open(address(name))
     for _ in range(runs):
-        lines = run_of(log.given + 1, f"r{log.given}")
+        lines = run_of(log.newest + 1, f"r{log.newest}")
         log.append(lines)
-        await log.durable(log.given)
+        await log.durable(log.newest)
     return log
 
 

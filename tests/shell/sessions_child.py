@@ -20,16 +20,16 @@ from tests.shell.session_stores import Reports, address, run_of, store
 
 async def write(log: Log) -> None:
     while True:
-        first = log.given + 1
+        first = log.newest + 1
         lines = run_of(first, f"r{first}", deltas=random.randrange(20), answer="a" * random.randrange(3000))
         while lines:
             count = random.randrange(2, 6)  # a run has at least one event after its start
             await log.room()
             log.append(lines[:count])
             lines = lines[count:]
-            while log.last < log.given:
+            while log.last < log.newest:
                 await grown(log)
-        await log.durable(log.given)
+        await log.durable(log.newest)
 
 
 async def show(name: str, log: Log) -> None:

@@ -97,6 +97,6 @@ async def seen(state: Path) -> AsyncIterator[Seen]:
 
 async def written(sessions: Sessions, where: Address, run: str = "r1", answer: str = "the answer") -> FileLog:
     log = await sessions.open(where)
-    log.append(run_of(log.given + 1, run, answer=answer))
-    await log.durable(log.given)
+    log.append(run_of(log.newest + 1, run, answer=answer))
+    await log.durable(log.newest)
     return log

@@ -59,12 +59,12 @@ async def opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, Fil
 async def test_a_log_is_read_from_where_it_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = await kept(tmp_path)
     is_short, log = await opened(tmp_path, monkeypatch)
-    size, state = log.kept
+    size, state = log.checkpoint
     assert (is_short, state) == (True, STATE)
     assert 0 < size < log.size == path.stat().st_size
     (path.parent / checkpoint.NAME).unlink()
     is_short, whole = await opened(tmp_path, monkeypatch)
-    assert (is_short, whole.kept) == (False, (0, b""))
+    assert (is_short, whole.checkpoint) == (False, (0, b""))
     assert (vars(log.facts), vars(log.index)) == (vars(whole.facts), vars(whole.index))
     async with store(tmp_path) as sessions:
         assert await read_all(sessions, "a") == path.read_bytes()
@@ -119,7 +119,7 @@ async def test_a_checkpoint_of_another_log_is_not_believed(
     path = await kept(tmp_path)
     change(path)
     is_short, log = await opened(tmp_path, monkeypatch)
-    assert (is_short, log.kept) == (False, (0, b""))
+    assert (is_short, log.checkpoint) == (False, (0, b""))
     assert log.size == path.stat().st_size
 
 
@@ -127,7 +127,7 @@ async def test_what_is_not_on_disk_is_not_kept(tmp_path: Path) -> None:
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
         assert isinstance(log, FileLog)
-        log.append(run_of(log.given + 1, "more"))
+        log.append(run_of(log.newest + 1, "more"))
         assert not log.is_worth_keeping
 
 

@@ -27,7 +27,7 @@ async def test_sessions_that_come_and_go_leave_no_marks(
         for number in range(40):
             log = await sessions.open(address(f"s{number}"))
             log.append(run_of(1, "r1"))
-            await log.durable(log.given)
+            await log.durable(log.newest)
             await sessions.remove(log.address)
             del log
         marks = (tmp_path / "unclean.jsonl").read_bytes().split(b"\n")
@@ -45,7 +45,7 @@ async def test_what_a_crash_left_stays_marked(tmp_path: Path, monkeypatch: pytes
         for number in range(30):
             log = await sessions.open(address(f"s{number}"))
             log.append(run_of(1, "r1"))
-            await log.durable(log.given)
+            await log.durable(log.newest)
         assert sessions.unclean == (left,)
         assert b'"left"' in (tmp_path / "unclean.jsonl").read_bytes()
 
@@ -61,7 +61,7 @@ async def test_directories_without_end_leave_few_files(
             start = frames.encode(frames.Start(id=str(2 * number + 1), run=f"r{number}", model="debug/echo"))
             begun = start[:-2] + b',"cwd":"/d%d"}\n' % number
             log.append([begun, line(2 * number + 2, "done", f"r{number}")])
-            await log.durable(log.given)
+            await log.durable(log.newest)
             await settled(sessions)
         there = list((log.folder.parent / "index" / "by-cwd").iterdir())
         assert len(there) <= 8
@@ -74,12 +74,12 @@ async def test_ids_are_not_used_again_when_the_clock_went_back(tmp_path: Path) -
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         log.append(run_of(1, "r1"))
-        await log.durable(log.given)
+        await log.durable(log.newest)
         last, path = log.last, log.path
         del log
     async with store(tmp_path) as sessions:
-        assert (await sessions.open(address())).given == last
+        assert (await sessions.open(address())).newest == last
     later = time.time() + 3600
     os.utime(path, (later, later))
     async with store(tmp_path) as sessions:
-        assert (await sessions.open(address())).given == last + LEAP
+        assert (await sessions.open(address())).newest == last + LEAP

@@ -23,7 +23,7 @@ async def test_what_is_appended_is_the_file_and_what_is_read(tmp_path: Path) -> 
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         log.append(lines)
-        await log.durable(log.given)
+        await log.durable(log.newest)
         assert (sessions.folder(address()) / "events.jsonl").read_bytes() == b"".join(lines)
         assert await read_to(Reader(log), lines[-1]) == b"".join(lines)
 
@@ -57,7 +57,7 @@ async def test_each_event_can_be_resumed_after(tmp_path: Path) -> None:
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         log.append(lines)
-        await log.durable(log.given)
+        await log.durable(log.newest)
         for at, before in enumerate(lines[:-1]):
             reader = Reader(log, await log.place(int(json.loads(before)["id"]) + 1))
             assert await read_to(reader, lines[-1]) == b"".join(lines[at + 1 :])
@@ -99,7 +99,7 @@ async def test_a_done_is_seen_when_it_is_on_disk_and_not_before(tmp_path: Path) 
         log = await sessions.open(address())
         reader = Reader(log)
         for n in range(50):
-            lines = run_of(log.given + 1, f"r{n}")
+            lines = run_of(log.newest + 1, f"r{n}")
             log.append(lines)
             await read_to(reader, lines[-1])
             sizes.append(reader.offset)
@@ -207,7 +207,7 @@ async def test_whoever_appends_without_end_is_told_or_waits(tmp_path: Path) -> N
         big = "x" * 1_000_000
         with pytest.raises(Fault, match="EAGAIN"):
             append_each(log, [line(id, text=big) for id in range(1, 100)])
-        for id in range(log.given + 1, 100):
+        for id in range(log.newest + 1, 100):
             await log.room()
             log.append([line(id, text=big)])
         await log.durable(99)
@@ -236,7 +236,7 @@ async def test_a_log_is_in_memory_as_long_as_somebody_holds_it(tmp_path: Path) -
         del log
         assert not sessions._logs
         again = await sessions.open(address("a"))
-        assert (again.size, again.last, again.given) == (size, 6, 6)
+        assert (again.size, again.last, again.newest) == (size, 6, 6)
 
 
 async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) -> None:
@@ -244,14 +244,14 @@ async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) 
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         first = run_of(1, "r1", deltas=300, answer="x" * 9000)
-        second = run_of(log.given + 400, "r2", answer="short")
+        second = run_of(log.newest + 400, "r2", answer="short")
         log.append([*first, *second])
-        await log.durable(log.given)
+        await log.durable(log.newest)
         said = [each for each in (*first, *second) if each.startswith(b'{"type":"message"')]
-        assert await log.messages(1 << 20, log.given + 1) == said
+        assert await log.messages(1 << 20, log.newest + 1) == said
         assert await log.messages(1 << 20, 400) == said[:2]  # later messages are not part of the history
-        assert await log.messages(len(said[3]) + len(said[2]), log.given + 1) == said[2:]
-        assert await log.messages(len(said[3]) - 1, log.given + 1) == []
+        assert await log.messages(len(said[3]) + len(said[2]), log.newest + 1) == said[2:]
+        assert await log.messages(len(said[3]) - 1, log.newest + 1) == []
         assert await log.messages(1 << 20, 1) == []
     async with store(tmp_path) as sessions:  # and again after a restart
         log = await sessions.open(address())

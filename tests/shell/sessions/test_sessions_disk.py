@@ -60,7 +60,7 @@ async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_pa
             ballast.unlink()
             again = run_of(201, "r3")
             log.append(again)
-            await log.durable(log.given)
+            await log.durable(log.newest)
             assert await read_all(sessions) == b"".join(run_of(1, "r1") + again)
         assert (log.path).read_bytes() == b"".join(run_of(1, "r1") + again)
         del log, other
@@ -68,8 +68,8 @@ async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_pa
 
 async def fill_disk(log: Log) -> None:
     while True:
-        log.append([line(log.given + n, text="x" * 1000) for n in range(1, 30)])
-        await log.durable(log.given)
+        log.append([line(log.newest + n, text="x" * 1000) for n in range(1, 30)])
+        await log.durable(log.newest)
 
 
 async def test_a_write_that_is_cut_short_leaves_whole_lines(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_write_that_is_cut_short_leaves_whole_lines(tmp_path: Path) -> N
             with pytest.raises(Fault, match="ENOSPC"):
                 await fill_disk(log)
             assert log.path.stat().st_size == log.size
-            assert (await read_all(sessions)).count(b"\n") == log.last == log.given - 29
+            assert (await read_all(sessions)).count(b"\n") == log.last == log.newest - 29
         del log
 
 
@@ -93,9 +93,9 @@ async def test_a_read_only_disk_can_be_read_and_says_so(tmp_path: Path) -> None:
             assert await read_all(sessions) == whole
             for name in ("default", "new"):
                 log = await sessions.open(address(name))
-                log.append([line(log.given + 1, "start", "r2")])
+                log.append([line(log.newest + 1, "start", "r2")])
                 with pytest.raises(Fault, match=r"EROFS.*writable"):
-                    await log.durable(log.given)
+                    await log.durable(log.newest)
                 assert log.reset() == log.last
             with pytest.raises(Fault, match="EROFS"):
                 await sessions.remove(address())
@@ -174,7 +174,7 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
         latest = log.folder / "latest.md"
         for first in (1, 7):
             log.append(run_of(first, f"r{first}"))
-            await log.durable(log.given)
+            await log.durable(log.newest)
             await settled(sessions)
             if first == 1:
                 latest.unlink()
@@ -193,7 +193,7 @@ async def test_files_beside_the_log_that_were_half_made_are_made_anew_in_the_nex
         log = await sessions.open(address())
         for first in (1, 7):
             log.append(run_of(first, f"r{first}"))
-            await log.durable(log.given)
+            await log.durable(log.newest)
             await settled(sessions)
             if first == 1:
                 (log.folder / "latest.md").unlink()
@@ -202,7 +202,7 @@ async def test_files_beside_the_log_that_were_half_made_are_made_anew_in_the_nex
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         log.append(run_of(13, "r13"))
-        await log.durable(log.given)
+        await log.durable(log.newest)
         await shown(sessions, address())
         assert (log.folder / "messages.jsonl").read_bytes().count(b"\n") == 6
 

@@ -55,9 +55,9 @@ async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
         for where in sessions.unclean:
             log = await sessions.open(where)
             for run in tuple(log.facts.active):
-                log.append([line(log.given + 1, "error", run)])
+                log.append([line(log.newest + 1, "error", run)])
                 cut += 1
-            await log.durable(log.given)
+            await log.durable(log.newest)
             assert not tuple(log.facts.active)
         assert sessions.unclean == ()
         for name in (f"s{n}" for n in range(count)):
@@ -100,7 +100,7 @@ async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> Non
     plant(tmp_path, data)
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
-        assert (tuple(log.facts.active), log.last, log.given) == (("r2", "r3"), 9, 9)
+        assert (tuple(log.facts.active), log.last, log.newest) == (("r2", "r3"), 9, 9)
         log.append(
             [line(10, "error", run) for run in tuple(log.facts.active)[:1]] + [line(11, "error", "r3")]
         )
@@ -141,7 +141,7 @@ async def test_a_start_without_its_message_is_cut_off(tmp_path: Path) -> None:
             assert await read_all(sessions, name) == whole
             assert (path.read_bytes(), kept_beside(path)) == (whole, [start + message[:cut]])
             log = await sessions.open(address(name))
-            assert (tuple(log.facts.active), log.given) == ((), 6)
+            assert (tuple(log.facts.active), log.newest) == ((), 6)
         assert f"the last {len(start) + 1} bytes of the log were not written whole" in reports.said[0][1]
 
 
@@ -183,7 +183,7 @@ async def test_a_log_with_the_line_ends_of_dos_loses_nothing(tmp_path: Path) -> 
     reports = Reports()
     async with store(tmp_path, reports) as sessions:
         log = await sessions.open(address())
-        log.append([line(log.given + 1)])
+        log.append([line(log.newest + 1)])
         await log.durable(log.last)
     assert kept_beside(path) == [data]
     assert next(path.parent.glob("events.jsonl.cut-*")).name in reports.said[0][1]
@@ -286,15 +286,15 @@ def test_an_index_does_not_grow_with_the_log() -> None:
 async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) -> None:
     path = plant(tmp_path, line(1) + line(2))
     async with store(tmp_path) as sessions:
-        assert (await sessions.open(address())).given == 2
+        assert (await sessions.open(address())).newest == 2
     os.utime(path, (0, 1_000_000))  # before this machine started
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
-        assert (log.last, log.given) == (2, 2 + LEAP)
-        log.append([line(log.given + 1)])
-        await log.durable(log.given)
+        assert (log.last, log.newest) == (2, 2 + LEAP)
+        log.append([line(log.newest + 1)])
+        await log.durable(log.newest)
         assert await log.place(3) == len(line(1) + line(2))
-        assert (await log.lines(await log.place(3))) == line(log.given)
+        assert (await log.lines(await log.place(3))) == line(log.newest)
 
 
 # Work that continues

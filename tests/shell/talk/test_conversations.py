@@ -349,7 +349,7 @@ async def test_what_was_written_is_there_for_the_next_daemon(
             await world.idle()
             live = await world.conversations.open(world.address("s"))
             assert isinstance(live.log, FileLog)
-            assert (live.log.kept[0] == live.log.size) == (step == 1)
+            assert (live.log.checkpoint[0] == live.log.size) == (step == 1)
             assert len(live.session.runs) == 1
     assert told[0] == told[1] == told[2]
 

@@ -30,7 +30,7 @@ async def test_what_is_on_disk_is_what_is_seen(tmp_path: Path) -> None:
         log = await world.sessions.open(address())
         start = b'{"type":"start","id":"1","run":"r1","cwd":"/tmp"}\n'
         log.append([start, *run_of(2, "r1")[1:]])
-        await log.durable(log.given)
+        await log.durable(log.newest)
         names = await world.names(f"{MINE}/default")
         files = "messages.jsonl events.jsonl latest.md state cwd created_at updated_at meta.json"
         assert sorted(names) == sorted(files.split())
@@ -77,7 +77,7 @@ async def test_a_done_that_is_not_on_disk_is_not_seen(tmp_path: Path) -> None:
             assert await world.read(f"{MINE}/default/state") == b"active\n"
         finally:
             kept.set()
-        await log.durable(log.given)
+        await log.durable(log.newest)
         assert b'"done"' in await world.read(f"{MINE}/default/events.jsonl")
         assert await world.read(f"{MINE}/default/state") == b"done\n"
 
