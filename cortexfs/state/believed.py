@@ -44,11 +44,11 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
         why = "it is a link to a missing file; remove the link, or create the file"
         raise UntrustedFile("ENOENT", f"{path} is not used: {why}") from None
     with open(descriptor, "rb") as found:
-        seen = os.fstat(found.fileno())
-        if not stat.S_ISREG(seen.st_mode):
+        status = os.fstat(found.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")
-        _check_owner(path, seen, owner)
-        if seen.st_mode & others:
+        _check_owner(path, status, owner)
+        if status.st_mode & others:
             why = "users other than its owner may write it; check its content, then: chmod go-w"
             raise UntrustedFile("EPERM", f"{path} is not used: {why} {path}")
         yield found
@@ -60,25 +60,25 @@ def read(path: Path, most: int) -> bytes:
         return found.read(most + 1)
 
 
-def whole(path: Path, most: int, what: str) -> bytes | None:
+def whole(path: Path, most: int, kind: str) -> bytes | None:
     """Returns the whole file, or None if it is missing. Raises Fault if it cannot be read, and EMSGSIZE if it
-    is longer than `most`. `what` names its kind in that error."""
+    is longer than `most`. `kind` names its kind in that error."""
     with os_faults(f"{path} cannot be read"):
         try:
             data = read(path, most)
         except FileNotFoundError:
             return None
     if len(data) > most:
-        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, too much for this file ({what})")
+        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, too much for this file ({kind})")
     return data
 
 
-def secret(path: Path, most: int, what: str, mend: str) -> bytes:
+def secret(path: Path, most: int, subject: str, mend: str) -> bytes:
     """Returns the same as `read`, for a file that only its owner may read. Raises Fault EACCES if others may;
-    `what` begins that error and ends with a verb."""
+    `subject` begins that error and ends with a verb."""
     with opened(path, others=0) as found:  # the mode is checked here, with an error of its own
         if (mode := stat.S_IMODE(os.fstat(found.fileno()).st_mode)) & 0o077:
-            raise Fault("EACCES", f"{what} open to others (mode {mode:04o}); {mend}")
+            raise Fault("EACCES", f"{subject} open to others (mode {mode:04o}); {mend}")
         return found.read(most + 1)
 
 
@@ -124,27 +124,27 @@ def set_mode(path: Path | int, mode: int) -> None:
 
 def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
     """Returns a descriptor of the path's target, after a check of each step of the path."""
-    left = _names(str(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path))
+    names = _names(str(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path))
     place, held, links = "/", os.open("/", _FOLDER), 0
     top = os.fstat(held).st_uid
-    while left:
-        name = left.pop()
+    while names:
+        name = names.pop()
         try:
-            if left or flags == _FOLDER:
+            if names or flags == _FOLDER:
                 _check_above(place, os.fstat(held), {0, owner, top})
             else:
                 _check_folder(place, os.fstat(held), owner)
             place = os.path.join(place, name)
-            seen = os.stat(name, dir_fd=held, follow_symlinks=False)
-            is_link = stat.S_ISLNK(seen.st_mode)
-            if is_link or not left:
-                _check_owner(place, seen, owner)  # before opening, which may fail
+            status = os.stat(name, dir_fd=held, follow_symlinks=False)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link or not names:
+                _check_owner(place, status, owner)  # before opening, which may fail
             if (links := links + is_link) > MAX_LINKS:
                 raise UntrustedFile("ELOOP", f"{path} leads over {MAX_LINKS} links; put the file there")
             if is_link:
-                left += _names(os.path.join(os.path.dirname(place), os.readlink(name, dir_fd=held)))
+                names += _names(os.path.join(os.path.dirname(place), os.readlink(name, dir_fd=held)))
                 place = "/"
-            following = os.open(place if is_link else name, _FOLDER if left else flags, dir_fd=held)
+            following = os.open(place if is_link else name, _FOLDER if names else flags, dir_fd=held)
         finally:
             os.close(held)
         held = following
@@ -156,25 +156,25 @@ def _names(path: str) -> list[str]:
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
-def _check_above(path: str, seen: os.stat_result, owners: set[int]) -> None:
-    if seen.st_uid not in owners:
-        why = f"it belongs to uid {seen.st_uid}; use a directory whose parents are all yours or root's"
+def _check_above(path: str, status: os.stat_result, owners: set[int]) -> None:
+    if status.st_uid not in owners:
+        why = f"it belongs to uid {status.st_uid}; use a directory whose parents are all yours or root's"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why}")
-    _check_mode(path, seen, stat.S_IWOTH)
+    _check_mode(path, status, stat.S_IWOTH)
 
 
-def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
-    _check_owner(path, seen, owner)
-    _check_mode(path, seen, OTHERS)
+def _check_folder(path: Path | str, status: os.stat_result, owner: int) -> None:
+    _check_owner(path, status, owner)
+    _check_mode(path, status, OTHERS)
 
 
-def _check_mode(path: Path | str, seen: os.stat_result, others: int) -> None:
-    if seen.st_mode & others and not seen.st_mode & stat.S_ISVTX:
+def _check_mode(path: Path | str, status: os.stat_result, others: int) -> None:
+    if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
         why = "users other than its owner may write it; check its files, then: chmod go-w"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why} {path}")
 
 
-def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
-    if seen.st_uid not in (0, owner):
+def _check_owner(path: Path | str, status: os.stat_result, owner: int) -> None:
+    if status.st_uid not in (0, owner):
         mend = f"check its content, then: chown -h {owner} {path}"
-        raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")
+        raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {status.st_uid}; {mend}")

@@ -68,39 +68,39 @@ class ControlStore:
     # Reading, once at start.
 
     def load(self) -> StoredTree:
-        kept = StoredTree([], [], {})
+        tree = StoredTree([], [], {})
         for class_ in names.CLASSES:
-            self._load_class((class_,), kept)
-            self._load_aliases((class_,), kept)
+            self._load_class((class_,), tree)
+            self._load_aliases((class_,), tree)
         for class_ in OWN:
             for home in self._entries(self._root / class_ / "home"):
-                self._load_class((class_, "home", home.name), kept)
+                self._load_class((class_, "home", home.name), tree)
         for home in self._entries(self._root / "model" / "home"):
             for provider in self._entries(home) if not home.name.endswith(".d") else ():
-                self._load_class(("model", "home", home.name, provider.name), kept)
+                self._load_class(("model", "home", home.name, provider.name), tree)
         for home in self._entries(self._root / LINKS / "home"):
             with self._tolerated(home):
-                kept.homes.append(places.uid_of(home.name))
+                tree.homes.append(places.uid_of(home.name))
                 for class_ in names.CLASSES:
-                    self._load_aliases(("home", home.name, class_), kept)
-        return kept
+                    self._load_aliases(("home", home.name, class_), tree)
+        return tree
 
-    def _load_class(self, folder: tuple[str, ...], kept: StoredTree) -> None:
+    def _load_class(self, folder: tuple[str, ...], tree: StoredTree) -> None:
         """Load the `.d` folders; those of models lie one level down, by provider."""
         for entry in self._entries(self._root.joinpath(*folder)):
             if entry.name.endswith(".d"):
-                self._load_values((folder[0], "/".join((*folder[1:], entry.name[:-2]))), entry, kept)
+                self._load_values((folder[0], "/".join((*folder[1:], entry.name[:-2]))), entry, tree)
             elif folder == ("model",):
-                self._load_class((*folder, entry.name), kept)
+                self._load_class((*folder, entry.name), tree)
 
-    def _load_aliases(self, folder: tuple[str, ...], kept: StoredTree) -> None:
+    def _load_aliases(self, folder: tuple[str, ...], tree: StoredTree) -> None:
         for entry in self._entries(self._root.joinpath(LINKS, *folder)):
             with self._tolerated(entry):
                 target = os.fsencode(entry.readlink())
                 places.check_alias(entry.name, target)
-                kept.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
+                tree.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
 
-    def _load_values(self, key: Key, folder: Path, kept: StoredTree) -> None:
+    def _load_values(self, key: Key, folder: Path, tree: StoredTree) -> None:
         with self._tolerated(folder):
             names.check_object(*plain(key))
             entries = {entry.name: entry for entry in self._entries(folder)}
@@ -108,12 +108,12 @@ class ControlStore:
                 absent, entry = entries.get(ABSENT + control.name), entries.get(control.name)
                 if absent:
                     value = Written(None, absent.lstat().st_mtime_ns, absent=True)
-                    kept.values.setdefault(key, {})[control.name] = value
+                    tree.values.setdefault(key, {})[control.name] = value
                 if entry and control.check and (control.holds or not absent):
                     with self._tolerated(entry):
                         data = controls.judge(control, self._read(entry))
                         value = Written(data, entry.stat().st_mtime_ns, bool(absent))
-                        kept.values.setdefault(key, {})[control.name] = value
+                        tree.values.setdefault(key, {})[control.name] = value
 
     def _read(self, entry: Path) -> bytes:
         try:

@@ -99,16 +99,16 @@ def keeping(state: Path, name: str) -> str:
 
 def forget_kept(state: Path, name: str) -> None:
     """Removes the directory of one plugin there, with the files of all users."""
-    kept = kept_of(state) / name
-    aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
+    folder = kept_of(state) / name
+    aside = folder.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:
         if aside.is_dir():  # a removal was killed before its end
             _remove(aside)
-        if kept.is_dir():
-            kept.rename(aside)
+        if folder.is_dir():
+            folder.rename(aside)
             _remove(aside)
     except OSError as problem:
-        where = problem.filename or kept
+        where = problem.filename or folder
         raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None
 
 

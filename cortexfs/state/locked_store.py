@@ -67,9 +67,9 @@ class LockedStore(Generic[T]):
             self.path.parent.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
             with alone(self.path.parent, self.lock):
                 known = self.read()
-                if (made := make(known)) != known:
-                    left = f".{self.path.name}.new"
-                    whole_files.replace(self.path, [self.encode(made)], self.mode, name=left)
+                if (value := make(known)) != known:
+                    temporary = f".{self.path.name}.new"
+                    whole_files.replace(self.path, [self.encode(value)], self.mode, name=temporary)
 
     def _fault(self, code: str, why: str) -> Fault:
         return Fault(code, f"{self.what}{self.path} cannot be read: {why}{self.mend}")

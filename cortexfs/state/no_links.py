@@ -32,7 +32,7 @@ def folder(base: Path, name: str | Path, mode: int) -> Iterator[Path]:
         for depth, part in enumerate(parts := Path(name).parts):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, mode, dir_fd=held)
-            with _told(base.joinpath(*parts[: depth + 1])):
+            with _refuse_link(base.joinpath(*parts[: depth + 1])):
                 below = os.open(part, _FOLDER, dir_fd=held)
             os.close(held)
             held = below
@@ -53,7 +53,7 @@ def held(path: str | Path, flags: int, above: int | None = None) -> Iterator[int
 
 def opener(path: str, flags: int) -> int:
     """Open a file; only its owner may read a new one. Raises Fault ELOOP for a link."""
-    with _told(Path(path)):
+    with _refuse_link(Path(path)):
         return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
@@ -61,15 +61,15 @@ def read(path: Path, start: int, most: int) -> bytes:
     """Returns up to `most` bytes of a file from `start`; a negative `start` counts from its end. Raises Fault
     ELOOP for a link, and EINVAL for anything but a regular file, as a pipe would make its reader wait."""
     with open(opener(str(path), os.O_RDONLY), "rb") as file:
-        seen = os.fstat(file.fileno())
-        if not stat.S_ISREG(seen.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise Fault("EINVAL", f"{path} is not a regular file; remove it")
-        file.seek(start if start >= 0 else max(0, seen.st_size + start))
+        file.seek(start if start >= 0 else max(0, status.st_size + start))
         return file.read(most)
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _refuse_link(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

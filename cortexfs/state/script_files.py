@@ -21,23 +21,23 @@ from cortexfs.state import believed, startable
 def header(path: str) -> str:
     """Returns the comment of a script. Raises Fault, with the reason, if the file is no tool."""
     with os_faults(f"the script {path} cannot be read"), believed.opened(Path(path)) as file:
-        seen = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())
         place = os.readlink(f"/proc/self/fd/{file.fileno()}")
         if place != path:
             raise Fault(
                 "EPERM", f"a link leads to the script {path}; add the file itself: ctx tool add {place}"
             )
-        if seen.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             raise Fault("EPERM", f"{path} is not used: it is setuid or setgid; chmod ug-s {path}")
-        if seen.st_nlink > 1:
+        if status.st_nlink > 1:
             raise Fault("EPERM", f"{path} is not used: the file has a second name (a hard link); add a copy")
         if not os.access(path, os.X_OK):
             raise Fault("EACCES", f"{path} is not executable for you; run: chmod +x {path}")
         data = file.read(script.MAX_HEADER + 1)
     try:
-        said = script.header_of(data)
+        text = script.header_of(data)
     except Fault as fault:
         raise Fault(fault.code, f"{path} cannot be a tool: {fault.message}") from None
     if why := startable.why_not(data):
         raise Fault("ENOEXEC", f"{path} cannot be started: {why}")
-    return said
+    return text

@@ -12,21 +12,21 @@ from pathlib import Path
 
 
 def of_file(path: str) -> str:
-    seen = os.stat(path)
-    return f"{seen.st_dev}.{seen.st_ino}.{seen.st_size}.{seen.st_mtime_ns}"
+    status = os.stat(path)
+    return f"{status.st_dev}.{status.st_ino}.{status.st_size}.{status.st_mtime_ns}"
 
 
 def of_files(paths: Iterable[str | Path]) -> str:
     """Returns one stamp of these files, folders and links as they are now, or "" if one is missing."""
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
         try:
             found = os.lstat(path)
         except OSError:
             return ""
         facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        seen.update(f"{path}\0{facts}\n".encode(errors="surrogateescape"))
-    return seen.hexdigest()
+        digest.update(f"{path}\0{facts}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def of_folder(folder: str | Path) -> str:

@@ -24,9 +24,9 @@ def held(state: Path) -> Iterator[None]:
     with _tried(state) as (file, is_ours):
         if not is_ours:
             file.seek(0)
-            who = f"{state} is in use by the daemon with pid {file.read().strip()}"
+            problem = f"{state} is in use by the daemon with pid {file.read().strip()}"
             mend = "end that daemon with ctx umount, or name another directory with --state"
-            raise Fault("EBUSY", f"{who}; {mend}")
+            raise Fault("EBUSY", f"{problem}; {mend}")
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

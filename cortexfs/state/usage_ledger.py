@@ -61,8 +61,8 @@ class UsageLedger:
         async with self._turn:
             if pending := self._pending:  # else the previous holder of the turn has written it
                 self._pending = {}
-                left = await trio.to_thread.run_sync(self._write, pending)
-                for uid_, sums in left.items():
+                rest = await trio.to_thread.run_sync(self._write, pending)
+                for uid_, sums in rest.items():
                     self._pending[uid_] = summed([*sums.values(), *self._pending.get(uid_, {}).values()])
 
     def _path(self, uid: int) -> Path:
@@ -85,14 +85,14 @@ class UsageLedger:
 
     def _write(self, pending: dict[int, _Sums]) -> dict[int, _Sums]:
         """Append to the files. Returns the sums that could not be written."""
-        left = {}
+        rest = {}
         for uid, sums in pending.items():
             try:
                 self._append(uid, list(sums.values()))
             except OSError as error:
                 log.warning("%s cannot be written: %s", self._path(uid), error.strerror)
-                left[uid] = sums
-        return left
+                rest[uid] = sums
+        return rest
 
     def _append(self, uid: int, lines: list[UsageLine]) -> None:
         path = self._path(uid)
