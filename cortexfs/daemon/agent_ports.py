@@ -76,11 +76,11 @@ class AgentWorld:
         )
         self.begun = Begun()
         self.nested = Nested()
-        self._kept = kept_of(config.state)
+        self._folder = kept_of(config.state)
         self._policy = PolicyFile(config.directory / FILE)
 
     def scratch(self, uid: int, name: str) -> str:
-        return f"{self._kept}/scratch/{uid}/{name}"
+        return f"{self._folder}/scratch/{uid}/{name}"
 
     async def ended(self, token: str) -> None:
         await self._daemon.pool.ended(lambda identity: identity.call == token)
@@ -100,17 +100,19 @@ class AgentWorld:
         view, fs = identity.view, self._daemon.fs
         if view is None or not fs.tree.registry.names("tool", identity.uid) or not fs.own.live(identity.uid):
             return
-        named = [path for path, letters in view if "w" in letters]
-        found = await self._daemon.tools.followed(BUILTIN, identity, named)
-        whole = (*view, *((path, "w") for path in found))
-        await fs.hold(identity.uid, partial(may_write, whole, identity.caps), identity.label)
+        paths = [path for path, letters in view if "w" in letters]
+        found = await self._daemon.tools.followed(BUILTIN, identity, paths)
+        full_view = (*view, *((path, "w") for path in found))
+        await fs.hold(identity.uid, partial(may_write, full_view, identity.caps), identity.label)
 
     async def hold_again(self, keys: Iterable[Key]) -> None:
         """Hold scripts for current runs as well, after their user has changed these scripts. Idle hosts end,
         so that they write nothing more. For busy hosts, the scripts that they can write are held."""
         users = {uid for key in keys if key[0] == "tool" and (uid := uid_of(key)) is not None}
         users = {uid for uid in users if self._daemon.fs.own.live(uid)}
-        for identity in await self._daemon.pool.ended(lambda one: one.uid in users and one.view is not None):
+        for identity in await self._daemon.pool.ended(
+            lambda each: each.uid in users and each.view is not None
+        ):
             try:
                 await self.hold(identity)
             except Fault as fault:  # the paths that it can write are unknown, so all are held
@@ -124,15 +126,15 @@ class AgentWorld:
         return self._daemon.fs.control(object_, name)
 
     def model(self, name: str, home: int | None) -> Object:
-        meant = self._meant(name)
-        own = None if home is None else self.find(*own_key("model", home, meant))
-        found = own or self.find("model", meant)
+        target = self._target(name)
+        own = None if home is None else self.find(*own_key("model", home, target))
+        found = own or self.find("model", target)
         if found is None:
             mend = "write another into the agent's .d/model; see: ctx ls model"
             raise Fault("EHOSTDOWN", f"there is no model {name or '(none is named)'}; {mend}")
         return found
 
-    def _meant(self, name: str) -> str:
+    def _target(self, name: str) -> str:
         """Follows an alias, and returns provider/model. A name that is no alias of a model stays as it is."""
         for _ in range(MAX_LINKS):
             target = None if "/" in name else self._daemon.fs.model_alias(name)
@@ -160,29 +162,29 @@ class AgentWorld:
     def driver(self, model: Object) -> Driver:
         return self._daemon.drivers.chosen(model, "agent")
 
-    def context(self, who: Who) -> ContextFiles | None:
-        if not who.folder:
+    def context(self, user: Who) -> ContextFiles | None:
+        if not user.folder:
             return None
-        folder = self._daemon.sessions.root.joinpath(*who.folder)
-        return ContextFiles(folder, "/".join((self.root, *who.folder)))
+        folder = self._daemon.sessions.root.joinpath(*user.folder)
+        return ContextFiles(folder, "/".join((self.root, *user.folder)))
 
-    def grew(self, who: Who, size: int) -> None:
-        if who.folder and size:
-            space, (class_, folder) = Space("/".join(who.folder[:2]), who.owner), who.folder[2:4]
-            self._daemon.sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
+    def grew(self, user: Who, size: int) -> None:
+        if user.folder and size:
+            space, (class_, folder) = Space("/".join(user.folder[:2]), user.owner), user.folder[2:4]
+            self._daemon.sessions.grew(Address(space, class_, folder.removesuffix(".d"), user.session), size)
 
-    def hooked(self, tool: Object, who: Who, call: str) -> MiddlewareCall | None:
+    def hooked(self, tool: Object, user: Who, call: str) -> MiddlewareCall | None:
         middleware = self._daemon.middleware
         if not middleware.hooks.of_tools:
             return None
-        site = Site(who.identity, who.session, who.run, who.cwd or "/", call=call)
+        site = Site(user.identity, user.session, user.run, user.cwd or "/", call=call)
         return middleware.of(site, tool.name)
 
     async def call(
         self,
         tool: Object,
         identity: hostcalls.Identity,
-        asked: hostcalls.CallRequest,
+        request: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
         ask: Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]],
     ) -> CallOutcome:
@@ -195,9 +197,9 @@ class AgentWorld:
             await self.hold(identity)
             if tool.home is not None and identity.view is not None:
                 identity = replace(identity, view=opened(identity.view, self._script(tool), "rx"))
-            outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say, ask)
+            outcome = await self._daemon.tools.call(tool, identity, replace(request, run=run.id), say, ask)
             fault = outcome.fault
-            run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
+            run.bytes_in, run.bytes_out = len(request.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
             self._daemon.runs.close(run, fault)
@@ -205,10 +207,10 @@ class AgentWorld:
     def _script(self, tool: Object) -> str:
         return own_script.read(self.control(tool, own_script.CONTROL)).path
 
-    async def under(self, object_: Object, identity: hostcalls.Identity, said: str) -> hostcalls.Identity:
+    async def under(self, object_: Object, identity: hostcalls.Identity, text: str) -> hostcalls.Identity:
         """Returns the identity of a call that another machine makes for its agents. It has the permissions of
         an agent here, and is nested one deeper than there. Raises Fault if there is no such agent here."""
-        path, _, number = said.rpartition(" ")
+        path, _, number = text.rpartition(" ")
         depth = int(number) if number.isdecimal() and len(number) < 4 else 0
         deeper = replace(identity, depth=max(identity.depth, depth) + 1)
         if not path:
@@ -248,20 +250,20 @@ class PolicyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._settings = risk.DEFAULT
 
     def read(self) -> RiskSettings:
         try:
             with believed.opened(self._path) as file:
                 status = os.fstat(file.fileno())
-                seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-                if seen != self._seen:
+                stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if stamp != self._stamp:
                     self._settings = risk.decode(file.read().decode(errors="replace"))
-                    self._seen = seen
+                    self._stamp = stamp
                 return self._settings
         except FileNotFoundError:
-            self._seen = None
+            self._stamp = None
             return risk.DEFAULT
         except OSError as error:
             why = f"{self._path} cannot be read: {error.strerror}"

@@ -28,7 +28,7 @@ class AllowedTools:
     def __init__(self, world: AgentPorts, registry: Callable[[], Registry]) -> None:
         self._world = world
         self._registry = registry
-        self._told: tuple[Registry, bytes] | None = None
+        self._lines_of_all: tuple[Registry, bytes] | None = None
 
     async def told(self, identity: Identity, patterns: Sequence[bytes] = ()) -> bytes:
         """Returns the lines. With patterns, only of tools that a script may run for the caller's client."""
@@ -40,9 +40,9 @@ class AllowedTools:
         if identity.script is not None:
             tools = (*_tools(registry, None), *_tools(registry, identity.uid))
             return await _lines(tools, partial(is_allowed, identity))
-        if self._told is None or self._told[0] is not registry:
-            self._told = registry, await _lines(_tools(registry, None))
-        return self._told[1] + await _lines(_tools(registry, identity.uid))
+        if self._lines_of_all is None or self._lines_of_all[0] is not registry:
+            self._lines_of_all = registry, await _lines(_tools(registry, None))
+        return self._lines_of_all[1] + await _lines(_tools(registry, identity.uid))
 
     async def _of_agent(self, registry: Registry, identity: Identity) -> bytes:
         if not is_agents(identity.label):
@@ -64,4 +64,4 @@ async def _lines(tools: Iterable[Object], is_told: Callable[[Object], bool] = la
 
 def _tools(registry: Registry, home: int | None) -> Iterator[Object]:
     """Yields the tools in the home of a user; for None, everybody's tools."""
-    return (one for one in registry if one.class_ == "tool" and one.home == home)
+    return (object_ for object_ in registry if object_.class_ == "tool" and object_.home == home)

@@ -54,12 +54,12 @@ class Scripts:
         allowed = patterns_of(patterns)
         cwd = "/" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
         home = home_of(await self._world.home(own.uid))
-        shown = view("", cwd, root=self._world.root, home=home, writable=False)
+        paths = view("", cwd, root=self._world.root, home=home, writable=False)
         is_first = not own.label and own.view is None and own.script is None
         identity = replace(
             own,
             capabilities=0,
-            view=shown if own.view is None else within(shown, own.view),
+            view=paths if own.view is None else within(paths, own.view),
             caps=tuple(dict.fromkeys((*own.caps, *self._world.caps, *caps("", home)))),
             network=False,
             script=allowed if is_first else own.script,
@@ -68,8 +68,8 @@ class Scripts:
         more = {b"TMPDIR": identity.scratch, b"CTX_ROOT": self._world.root, b"CTX_OUTPUT": "text"}
         path = f"{PATH}:{self._world.root}/bin"
         variables = {b"PATH": path, **more}
-        said = environment | {name: os.fsencode(value) for name, value in variables.items()}
-        return shell, caller._replace(identity=identity), said
+        all_variables = environment | {name: os.fsencode(value) for name, value in variables.items()}
+        return shell, caller._replace(identity=identity), all_variables
 
     def inside(self, object_: Object, caller: Caller) -> Caller:
         patterns, identity = caller.identity.script, caller.identity
@@ -91,12 +91,12 @@ class Scripts:
         return caller._replace(identity=free)
 
 
-def patterns_of(said: Sequence[bytes]) -> tuple[str, ...]:
+def patterns_of(patterns: Sequence[bytes]) -> tuple[str, ...]:
     """Returns a client's patterns of tools. Raises E2BIG if the daemon would be busy with them for long."""
-    if len(said) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in said):
+    if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in patterns):
         most = f"{MAX_PATTERNS} patterns of tools, of {MAX_PATTERN} bytes each"
         raise Fault("E2BIG", f"a script has at most {most}")
-    return tuple(pattern.decode(errors="replace") for pattern in said)  # names are ASCII
+    return tuple(pattern.decode(errors="replace") for pattern in patterns)  # names are ASCII
 
 
 def is_named(name: str, patterns: tuple[str, ...]) -> bool:

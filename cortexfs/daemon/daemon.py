@@ -221,7 +221,7 @@ class Daemon:
             self.runs,
             self.drivers.of,
             config.agent.approval_secs,
-            self._meant,
+            self._agent_key,
             turns.talked,
             turns.over,
         )
@@ -368,7 +368,7 @@ class Daemon:
         self.conversations.removed(address)
         self.team.removed(address)
 
-    def _meant(self, address: Address) -> Key:
+    def _agent_key(self, address: Address) -> Key:
         """Returns the agent of these sessions. In a home, its user's own agent of that name comes first."""
         space = address.space
         uid = None if space == Space.shared() else space.uid

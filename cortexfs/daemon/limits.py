@@ -33,15 +33,15 @@ def of_exec(config: Config, connections: int) -> ExecTerms:
 
 def most(config: Config) -> Most:
     """Returns the limits of sessions."""
-    said = config.sessions
-    return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
+    settings = config.sessions
+    return Most(settings.session_mib << 20, settings.user_mib << 20, settings.user_sessions)
 
 
 async def retain(sessions: Sessions, config: Config) -> None:
     """Once an hour, remove the sessions that are too old or too many by the configuration. Returns at once
     if all are kept."""
-    said = config.sessions
-    policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
+    settings = config.sessions
+    policy = Policy(settings.unused_days * DAY or None, settings.per_object or None, frozenset(settings.kept))
     while policy.age or policy.count:
         for space in await trio.to_thread.run_sync(spaces, sessions.root):
             await sessions.collect(await sessions.expired(space, policy))
@@ -52,9 +52,9 @@ def raise_descriptors() -> int:
     """Raise our limit of descriptors, and return it. Hosts have limits of their own, so call this after the
     fork server has started."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    limit = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     # Grow the table while there is one thread: with more, the kernel blocks the growing one for 20 ms.
     with suppress(OSError):
-        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, wanted) - 1))
-    return wanted
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, limit) - 1))
+    return limit

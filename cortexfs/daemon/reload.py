@@ -106,7 +106,7 @@ class Reload:
         current ones."""
         own = await trio.to_thread.run_sync(self._daemon.own.load)
         self._daemon.drivers.own = own.sources
-        others = {key: one for key, one in objects.items() if key[0] != "model" or not is_own(key)}
+        others = {key: object_ for key, object_ in objects.items() if key[0] != "model" or not is_own(key)}
         await self._daemon.fs.apply(Registry(self._daemon.team.joined(others | own.objects)))
 
     async def show_own(self) -> None:
@@ -130,14 +130,14 @@ class Reload:
                 nursery.start_soon(self._reset, host)
 
     async def _reset(self, host: Host) -> None:
-        pool, taken = self._daemon.pool, False
+        pool, is_reset = self._daemon.pool, False
         host.calls += 1
         try:
             with trio.move_on_after(0 if host.is_stopped else RESET_SECONDS):
-                taken = await ask(host, hostcalls.Reset(host.plugin.target), wire.DONE) is not None
+                is_reset = await ask(host, hostcalls.Reset(host.plugin.target), wire.DONE) is not None
         except (Fault, OSError) as problem:
             log.info("the host of %s restarts for uid %d: %s", host.plugin.name, host.identity.uid, problem)
-        if not taken:
+        if not is_reset:
             pool.retire(host)
         pool.release(host)
 
@@ -145,11 +145,11 @@ class Reload:
         """End hosts of plugins that are gone or have changed."""
         daemon, hooks = self._daemon, self._daemon.middleware.hooks
         hooks.apply(daemon.catalog.served)
-        shown = daemon.fs.tree.registry  # with users' own objects
-        wanted = {one.plugin for one in (*shown, *daemon.catalog.commands.values())} | {*hooks.plugins}
-        wanted |= daemon.catalog.starting
-        daemon.pool.replace(lambda plugin: plugin in wanted)
-        await trio.to_thread.run_sync(daemon.offers.sweep, wanted | daemon.pool.plugins)
+        registry = daemon.fs.tree.registry  # with users' own objects
+        plugins = {each.plugin for each in (*registry, *daemon.catalog.commands.values())} | {*hooks.plugins}
+        plugins |= daemon.catalog.starting
+        daemon.pool.replace(lambda plugin: plugin in plugins)
+        await trio.to_thread.run_sync(daemon.offers.sweep, plugins | daemon.pool.plugins)
 
     # -- agents
 
@@ -179,9 +179,9 @@ class Reload:
         """Show which agents cannot work now, among them these of users' own (None: all). Returns True if that
         has changed."""
         fs = self._daemon.fs
-        shown = fs.tree.registry.objects
+        objects = fs.tree.registry.objects
         checked = self._daemon.world.checked([*self._agents, *fs.own.some(own)])
-        changed = any(shown.get(key) != object_ for key, object_ in checked.items())
+        changed = any(objects.get(key) != object_ for key, object_ in checked.items())
         if changed:
-            await fs.apply(Registry({**shown, **checked}))
+            await fs.apply(Registry({**objects, **checked}))
         return changed

@@ -29,9 +29,9 @@ log = logging.getLogger("cortexfs")
 
 async def signature(starter: Starter, folder: Path) -> bytes:
     """Returns gpgv's output about the files in a folder."""
-    asked = starts.SIGNATURE, folder.name, openpgp.SECONDS, openpgp.MAX_SAID
+    request = starts.SIGNATURE, folder.name, openpgp.SECONDS, openpgp.MAX_SAID
     try:
-        return (await starter.output(*asked))[0]
+        return (await starter.output(*request))[0]
     except OSError as error:
         why = f"gpgv cannot be run: {error.strerror}; the signature stays unchecked"
         raise Fault("EHOSTDOWN", why) from None
@@ -50,11 +50,11 @@ async def home(starter: Starter, uid: int) -> str:
     if found or os.geteuid():
         return found
     try:
-        said, _ = await starter.output(starts.USER, str(uid), USER_SECONDS, MAX_USER)
+        output, _ = await starter.output(starts.USER, str(uid), USER_SECONDS, MAX_USER)
     except OSError as error:
         log.warning("uid %d cannot be looked up: %s", uid, error.strerror)
         return ""
-    fields = os.fsdecode(said.partition(b"\n")[0]).split(":")
+    fields = os.fsdecode(output.partition(b"\n")[0]).split(":")
     return fields[_HOME] if len(fields) > _HOME else ""
 
 

@@ -64,7 +64,7 @@ def text(daemon: Daemon) -> str:
         *(f"not used: {one_line(why)}" for why in unused),
         *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.broken.items())),
         *(f"wrong tools: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.wrong.items())),
-        *(f"taken names: {name}: {' '.join(taken)}" for name, taken in sorted(daemon.catalog.taken.items())),
+        *(f"taken names: {name}: {' '.join(names)}" for name, names in sorted(daemon.catalog.taken.items())),
         *(f"broken provider: {name}: {one_line(why)}" for name, why in reload.broken_providers.items()),
         *(f"broken agent: {name}: {one_line(why)}" for name, why in reload.broken_agents.items()),
         f"bugs met: {daemon.bugs.met}",

@@ -28,7 +28,7 @@ class Team:
         self._daemon = daemon
         self._remote: RemoteObjects | None = None
         self._sessions: TeamSessions | None = None
-        self._asked = trio.Event()
+        self._wake = trio.Event()
         if self.is_joined:  # this must come before any session is opened
             self._join_sessions()
 
@@ -38,7 +38,7 @@ class Team:
 
     def again(self) -> None:
         """Check the team again, after the configuration was read again."""
-        self._asked.set()
+        self._wake.set()
         if self._remote is not None:
             self._remote.again()
 
@@ -46,14 +46,14 @@ class Team:
         """Returns these objects and other machines' objects; on the same name, the object here wins."""
         if self._remote is None:
             return dict(objects)
-        local = {key: one for key, one in objects.items() if not one.origin.startswith(ORIGIN)}
+        local = {key: object_ for key, object_ in objects.items() if not object_.origin.startswith(ORIGIN)}
         return self._remote.objects | local
 
     async def run(self) -> None:
         """Runs for ever. Waits while the machine is in no team."""
         while not self.is_joined:
-            self._asked = trio.Event()
-            await self._asked.wait()
+            self._wake = trio.Event()
+            await self._wake.wait()
         from cortexfs.run import remote_agent
         from cortexfs.team.remote_objects import RemoteObjects
 

@@ -64,7 +64,7 @@ class TeamSessions:
         self._channel: SessionChannel | None = None
         self._problem = "the link to the team is being started"
         self._own: dict[Address, FileLog] = {}  # logs of this machine that the stream lacks a part of
-        self._ours: set[Address] = set()
+        self._local: set[Address] = set()
         self._dirty: list[tuple[FileLog, int]] = []  # copies with new events, and the last event of each
         self._held: dict[Address, FileLog] = {}  # logs that get parts: else each part would reread the log
         self._numbers = itertools.count(1)
@@ -85,10 +85,10 @@ class TeamSessions:
         log_.mirror, log_.is_copy = None, False
         if machine == self._machine:
             log_.mirror = partial(self._more, log_)
-            self._ours.add(log_.address)
+            self._local.add(log_.address)
             log_.mirror()
             return
-        self._ours.discard(log_.address)
+        self._local.discard(log_.address)
         if machine is not None:
             log_.become_copy()
 
@@ -132,8 +132,8 @@ class TeamSessions:
     def removed(self, address: Address) -> None:
         """Note that the session's files are gone. If it was this machine's, it ends for the team."""
         self._own.pop(address, None)
-        if address in self._ours and self._channel:
-            self._ours.discard(address)
+        if address in self._local and self._channel:
+            self._local.discard(address)
             self._channel.tell(LogRemoved(_place(address)))
 
     # -- this machine's own sessions
@@ -159,8 +159,8 @@ class TeamSessions:
                 for name in filter(origin_of, layout.session_names(folder)):
                     with suppress(Fault, OSError, msgspec.MsgspecError):
                         address = Address(space, class_, object_, name)
-                        said = (folder / name / "meta.json").read_bytes()
-                        if msgspec.json.decode(said, type=layout.Meta).machine == self._machine:
+                        text = (folder / name / "meta.json").read_bytes()
+                        if msgspec.json.decode(text, type=layout.Meta).machine == self._machine:
                             found.append(address)
         return found
 
@@ -198,8 +198,8 @@ class TeamSessions:
                 self._nursery = nursery
                 nursery.start_soon(channel.send)
                 try:
-                    while (said := await channel.receive()) is not None:
-                        await self._hear(said, channel)
+                    while (message := await channel.receive()) is not None:
+                        await self._hear(message, channel)
                 except Fault as fault:
                     log.error("a message of the team's link about sessions failed: %s", fault.message)
                 nursery.cancel_scope.cancel()
@@ -211,15 +211,15 @@ class TeamSessions:
                 over.set()
             await channel.aclose()
 
-    async def _hear(self, said: ToDaemon, channel: SessionChannel) -> None:
-        match said:
+    async def _hear(self, item: ToDaemon, channel: SessionChannel) -> None:
+        match item:
             case LogPart():
                 try:
-                    await self._take_part(said, channel)
+                    await self._take_part(item, channel)
                 except Fault as fault:
-                    log.warning("the team's session %s is not stored: %s", said.place.session, fault.message)
-                self._part = said.number
-                if own := self._own.get(_address(said.place)):
+                    log.warning("the team's session %s is not stored: %s", item.place.session, fault.message)
+                self._part = item.number
+                if own := self._own.get(_address(item.place)):
                     self._more(own)
             case PiecesMark(number=number):
                 dirty, self._dirty = self._dirty, []
@@ -247,7 +247,7 @@ class TeamSessions:
         address = _address(part.place)
         if not part.data:
             self._own.pop(address, None)
-            self._ours.discard(address)
+            self._local.discard(address)
             await self._sessions.remove(address)
             return
         log_ = self._held[address] = await self._sessions.open(address)
@@ -259,7 +259,7 @@ class TeamSessions:
         if part.start > log_.size:
             channel.tell(MissingPieces(part.place))
             return
-        size, given = min(part.start + len(part.data), log_.size) - part.start, log_.newest
+        size, newest = min(part.start + len(part.data), log_.size) - part.start, log_.newest
         here = await trio.to_thread.run_sync(log_.read, part.start, size) if size else b""
         same = size if here == part.data[:size] else _same_lines(here, part.data)
         if same < size or (log_.mirror and part.data[same:]):
@@ -269,7 +269,7 @@ class TeamSessions:
         if log_.mirror is None and log_.facts.machine == self._machine:
             # This machine's session, whose log here had lost its end: new events go to the stream.
             await log_.durable(log_.newest)
-            log_.newest = max(log_.newest, given)  # clients here may have seen events that were lost
+            log_.newest = max(log_.newest, newest)  # clients here may have seen events that were lost
             self.judge(log_)
 
     async def _cut(self, log_: FileLog, end: int) -> FileLog:
@@ -326,11 +326,11 @@ def _address(place: LogPlace) -> Address:
     return Address(Space.private(place.uid), place.class_, place.object, place.session)
 
 
-def _same_lines(here: bytes, there: bytes) -> int:
+def _same_lines(here: bytes, other: bytes) -> int:
     """Returns up to which byte both have the same lines."""
     same = 0
-    for ours, theirs in zip(here.splitlines(keepends=True), there.splitlines(keepends=True), strict=False):
-        if ours != theirs:
+    for first, second in zip(here.splitlines(keepends=True), other.splitlines(keepends=True), strict=False):
+        if first != second:
             break
-        same += len(ours)
+        same += len(first)
     return same
