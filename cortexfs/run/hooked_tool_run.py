@@ -34,9 +34,9 @@ _pack = msgspec.msgpack.Encoder().encode
 _inputs = msgspec.json.Decoder(dict[str, Any])
 
 
-def shown(asked: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
+def shown(request: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
     """Returns the same call, marked so that the host shows its input first."""
-    return hostcalls.ShownCallRequest(*(getattr(asked, field) for field in asked.__struct_fields__))
+    return hostcalls.ShownCallRequest(*(getattr(request, field) for field in request.__struct_fields__))
 
 
 class NestedRun(HookedCall, Protocol):
@@ -87,19 +87,19 @@ class HookedRelay(Relay):
         self,
         pool: Pool,
         plugin: hostcalls.Plugin,
-        asked: hostcalls.CallRequest,
+        request: hostcalls.CallRequest,
         caller: Caller,
         seconds: float,
     ) -> None:
         try:
-            await super().work(pool, plugin, shown(asked), caller, seconds)
-            await self._ended(asked.invocation.tool_name, seconds)
+            await super().work(pool, plugin, shown(request), caller, seconds)
+            await self._ended(request.invocation.tool_name, seconds)
         finally:
             self._hooked.let_go()
 
     async def _ended(self, tool: str, seconds: float) -> None:
         """Settle how the run ended, after the host's part of it."""
-        if self._left:
+        if self._is_left:
             self.fault = Fault("ECANCELED", "")
         elif self.fault is None and self._is_shown:
             self.fault = Fault("ETIMEDOUT", timed_out(tool, seconds))
@@ -123,23 +123,23 @@ class HookedRelay(Relay):
             return ended
         self._is_shown = False
         try:
-            answer = await self._asked()
+            answer = await self._ask_plugins()
         except GARBAGE as error:
             self.fault = bare(error if isinstance(error, Fault) else broken_by(error))
             return True
         await self._pass(call, memoryview(wire.message(wire.INPUT, answer)))
         return await super()._pump(call, watched)
 
-    async def _asked(self) -> bytes:
+    async def _ask_plugins(self) -> bytes:
         """Ask the plugins. Returns the answer for the host: empty, or the changed input and its changer."""
         large = len(self._asks) > MAX_SHOWN
         input_, notes = await self._hooked.before(None if large else _inputs.decode(self._asks))
         self._asks.clear()
         answer = b""
-        if who := self._hooked.changed_by:
+        if changer := self._hooked.changed_by:
             changed = msgspec.json.encode(input_)
             self._admit(changed)
-            answer = _pack((who, changed))
+            answer = _pack((changer, changed))
         self._note(notes)
         self._hooked.begin(input_)
         return answer
@@ -199,33 +199,33 @@ class HookedRelay(Relay):
 
     async def _after(self) -> None:
         output = b"".join(payload for kind, payload in self._held if kind == wire.DELTA).decode()
-        if self._passes or self._is_refused or self._left:
+        if self._passes or self._is_refused or self._is_left:
             self._hooked.end(output, self.fault, self._length)
             return
         self._done = False
-        asked = await self._unless_left(output)
-        if asked is None:
+        outcome = await self._unless_left(output)
+        if outcome is None:
             self._hooked.end("", Fault("ECANCELED", ""))
             return
-        self._note(asked.notes)
-        if asked.refused is not None:
-            self.fault = asked.refused
+        self._note(outcome.notes)
+        if outcome.refused is not None:
+            self.fault = outcome.refused
         else:
-            self._out += self._released(None if asked.output == output else asked.output)
+            self._out += self._released(None if outcome.output == output else outcome.output)
         self._done = True
 
     async def _unless_left(self, output: str) -> HookedOutput | None:
         """Returns the output after middleware, or None when the caller has left."""
-        asked = None
+        outcome = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._leaves, nursery.cancel_scope)
-                asked = await self._hooked.after(output, self.fault)
+                outcome = await self._hooked.after(output, self.fault)
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup:  # Trio wraps a cancellation, too
             await trio.lowlevel.checkpoint_if_cancelled()
             raise
-        return asked
+        return outcome
 
     async def _leaves(self, scope: trio.CancelScope) -> None:
         while await self._hear():
@@ -237,11 +237,11 @@ class HookedRelay(Relay):
         held = self._held
         if changed is not None:
             held = [(kind, payload) for kind, payload in held if kind != wire.DELTA]
-        said = [super(HookedRelay, self)._heard(kind, payload) for kind, payload in held]
+        pieces = [super(HookedRelay, self)._heard(kind, payload) for kind, payload in held]
         if changed:
             self._run.bytes_out += len(changed.encode())
-            said.append(self._voice.say(frames.Delta(run=self._run.id, text=changed)))
-        return b"".join(said)
+            pieces.append(self._voice.say(frames.Delta(run=self._run.id, text=changed)))
+        return b"".join(pieces)
 
     def _note(self, notes: list[frames.Observer]) -> None:
         own = [msgspec.structs.replace(note, run=self._run.id) for note in notes]

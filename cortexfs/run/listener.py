@@ -81,7 +81,7 @@ class ExecTree(NamedTuple):
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script has changed
     # Files that are answered without a run, by inode: the lines for this caller, chosen by its arguments.
-    told: Mapping[int, Callable[[Identity, list[bytes]], Awaitable[bytes]]]
+    files: Mapping[int, Callable[[Identity, list[bytes]], Awaitable[bytes]]]
     nested: Callable[[str], NestedRuns | None]  # the agent's call that runs in a host, by an Identity.call
     scripts: ScriptCalls
 
@@ -159,10 +159,10 @@ class Exec:
     async def _converse(self, stream: socket.socket, guest: Guest, look: Look) -> None:
         voice: Voice | None = None
         try:
-            said = await _greeting(stream, guest)
-            if said is None:
+            parts = await _greeting(stream, guest)
+            if parts is None:
                 return
-            greeting, arguments, environ, under = said
+            greeting, arguments, environ, under = parts
             object_ = self._tree.find(greeting.inode, guest.uid)
             if greeting.inode == COMMANDS:
                 await in_task()
@@ -170,8 +170,8 @@ class Exec:
                 object_, arguments = await self._tree.command(arguments, guest.uid)
             elif greeting.inode == OWN:
                 object_ = MANAGED
-            elif tell := self._tree.told.get(greeting.inode):
-                await _told(tell, stream, look, arguments)
+            elif tell := self._tree.files.get(greeting.inode):
+                await _send_lines(tell, stream, look, arguments)
                 return
             elif greeting.inode == CONFINED:
                 await in_task()
@@ -234,33 +234,35 @@ class Exec:
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
         dry = object_.dry_run_flag and dryrun.is_among(call.arguments)
-        one = nested.begin(object_, dry, caller.identity.depth - 1) if nested else None
-        run = self._open(call, "agent" if one else "exec")
+        inner = nested.begin(object_, dry, caller.identity.depth - 1) if nested else None
+        run = self._open(call, "agent" if inner else "exec")
         hooked = self._hooked(call, run) if self._middleware.hooks.of_tools else None
-        if one:
-            one.hooked = hooked
-            identity = msgspec.structs.replace(caller.identity, delegates=one.delegates, call=one.token)
+        if inner:
+            inner.hooked = hooked
+            identity = msgspec.structs.replace(caller.identity, delegates=inner.delegates, call=inner.token)
             caller = caller._replace(identity=identity)
-        relay = self._relay(call, run, one or hooked, is_decided=one is not None)
+        relay = self._relay(call, run, inner or hooked, is_decided=inner is not None)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
-        asked = hostcalls.CallRequest(run.id, invocation, call.arguments, None, call.umask, call.environment)
+        request = hostcalls.CallRequest(
+            run.id, invocation, call.arguments, None, call.umask, call.environment
+        )
         let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
             if let_go:  # plugins may learn of this run after its caller has left
                 await in_task()
                 await self._pool.people.met(caller.identity)
-            work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
+            work = relay.work(self._pool, object_.plugin, request, caller, timeout)
             await relay.until_the_end(work)
-            if one:
-                await one.told()
+            if inner:
+                await inner.told()
             if relay.news and object_.home is not None and not caller.identity.label:
                 await in_task()
                 await self._tree.renew(object_, relay.news)
         finally:
             relay.close()
-            if one:
-                one.close()
+            if inner:
+                inner.close()
             if let_go:
                 let_go()
             self._runs.close(run, relay.fault)
@@ -289,9 +291,9 @@ class Exec:
         await in_task()
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
-        who = Who(call.caller.identity, _place(call.caller), run=run.id)
-        let_go = self._pool.people.keep(who.identity, call.stream)
-        answer = ModelRun(call.stream, call.voice, run, self._settings.output_bytes, who)
+        user = Who(call.caller.identity, _place(call.caller), run=run.id)
+        let_go = self._pool.people.keep(user.identity, call.stream)
+        answer = ModelRun(call.stream, call.voice, run, self._settings.output_bytes, user)
         try:
             await answer.until_the_end(answer.work(driver, call.arguments, call.guest))
         finally:
@@ -323,7 +325,7 @@ class Exec:
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
 
-async def _told(
+async def _send_lines(
     tell: Callable[[Identity, list[bytes]], Awaitable[bytes]],
     stream: socket.socket,
     look: Look,
@@ -361,7 +363,7 @@ async def _greeting(
         with trio.CancelScope(deadline=end):
             while not hello.is_whole:
                 hello.take(await receive(stream))
-    return hello.said() if hello.is_whole else None
+    return hello.parts() if hello.is_whole else None
 
 
 class _Hello:
@@ -386,7 +388,7 @@ class _Hello:
     def is_whole(self) -> bool:
         return self._greeting is not None and len(self._data) >= wire.HELLO.size + self._greeting.size
 
-    def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str]:
+    def parts(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str]:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
         return self._greeting, arguments, wire.passed_on(environment), wire.under(environment)

@@ -39,20 +39,20 @@ class ModelRun(RunnerSide):
     """A run between one runner and one driver."""
 
     def __init__(
-        self, stream: socket.socket, voice: Voice, run: ObjectRun, output_bytes: int, who: Who
+        self, stream: socket.socket, voice: Voice, run: ObjectRun, output_bytes: int, user: Who
     ) -> None:
         super().__init__(stream, voice, run)
-        self._who = who
+        self._user = user
         self._output_bytes = output_bytes
         self._scope = trio.CancelScope()
         self._saying = trio.Lock()
-        self._told = False  # whether deltas were sent since the last message
+        self._has_deltas = False  # whether deltas were sent since the last message
 
     async def work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
-        given = await self._prompt(arguments, guest)
-        if self._left:
+        input_ = await self._prompt(arguments, guest)
+        if self._is_left:
             return
-        turn = _Turn(self, given, self._who)
+        turn = _Turn(self, input_, self._user)
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -96,13 +96,13 @@ class ModelRun(RunnerSide):
         frames."""
         self._send_what_fits()
         await self._hear()
-        self._left = True
+        self._is_left = True
         self._scope.cancel()
 
-    async def say(self, said: Sequence[Frame]) -> None:
+    async def say(self, frames: Sequence[Frame]) -> None:
         """Pass on the driver's frames. If the caller has left, the driver is cancelled."""
         parts = []
-        for frame in said:
+        for frame in frames:
             self._count(frame)
             own = msgspec.structs.replace(frame, run=self._run.id)
             large = _size(own) > LARGE
@@ -117,20 +117,20 @@ class ModelRun(RunnerSide):
             await self._try_flush()
         finally:
             self._saying.release()
-        if self._left:
+        if self._is_left:
             self._scope.cancel()
         await trio.lowlevel.checkpoint()
 
     def _count(self, frame: Frame) -> None:
         """Count the bytes of output as a terminal shows them."""
         if isinstance(frame, Delta):
-            self._told = True
+            self._has_deltas = True
             self._run.bytes_out += len(frame.text.encode())
         elif isinstance(frame, Usage):
             self._run.count(frame)
         elif isinstance(frame, Message):
-            told, self._told = self._told, False
-            if not told:
+            has_deltas, self._has_deltas = self._has_deltas, False
+            if not has_deltas:
                 self._run.bytes_out += sum(len(part.text.encode()) for part in frame.content)
         if self._run.bytes_out > self._output_bytes:
             raise Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
@@ -139,18 +139,18 @@ class ModelRun(RunnerSide):
 class _Turn:
     """The run as its driver sees it (models/ask/driver.py)."""
 
-    def __init__(self, answer: ModelRun, given: Input, who: Who) -> None:
-        self.input = given
-        self.who = who
-        self.uid = who.identity.uid
+    def __init__(self, answer: ModelRun, input_: Input, user: Who) -> None:
+        self.input = input_
+        self.who = user
+        self.uid = user.identity.uid
         self.session_memory: dict[str, object] = {}
         self._answer = answer
 
     async def history(self, room: int) -> list[Message]:
         return []
 
-    async def say(self, *said: Frame) -> None:
-        await self._answer.say(said)
+    async def say(self, *frames: Frame) -> None:
+        await self._answer.say(frames)
 
     async def settled(self) -> None:
         """Do nothing: a single call is kept nowhere."""
@@ -160,9 +160,9 @@ class _Turn:
         await self.say(approval, decided(approval, verdict))
         return verdict
 
-    async def question(self, asked: Question) -> Verdict:
+    async def question(self, question: Question) -> Verdict:
         verdict = Verdict("deny", None, UNASKED)
-        await self.say(asked, answer_told(asked, verdict))
+        await self.say(question, answer_told(question, verdict))
         return verdict
 
 

@@ -69,8 +69,8 @@ class JsonlVoice(Voice):
         return _header(wire.STDOUT, len(line)) + line
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
-        said = self._lines(status, code, message)
-        return _header(wire.STDOUT, len(said)) + said
+        lines = self._lines(status, code, message)
+        return _header(wire.STDOUT, len(lines)) + lines
 
     def _lines(self, status: frames.Status, code: str | None, message: str) -> bytes:
         done = frames.Done(run=self.run, status=status, code=code)
@@ -112,19 +112,19 @@ class TextVoice(Voice):
         return wire.message(wire.LAST_WORDS, wire.U32.pack(0) + line)
 
     def say(self, frame: frames.Frame) -> bytes:
-        if said := self._said(frame):
+        if messages := self._messages(frame):
             self._is_waited_for = isinstance(frame, frames.Progress)
-            return self._taken_back() + said
+            return self._taken_back() + messages
         return b""
 
-    def _said(self, frame: frames.Frame) -> bytes:
+    def _messages(self, frame: frames.Frame) -> bytes:
         match frame:
             case frames.Delta():
                 self._spoken = True
                 return self._output(frame.text)
             case frames.Message():
-                spoken, self._spoken = self._spoken, False
-                return b"" if spoken else self._output("".join(part.text for part in frame.content))
+                is_spoken, self._spoken = self._spoken, False
+                return b"" if is_spoken else self._output("".join(part.text for part in frame.content))
             case frames.Progress() if self._terminal_err or frame.message in refusals.EARLY:
                 return self._note(frame.message)
             case frames.Media():
@@ -133,10 +133,10 @@ class TextVoice(Voice):
                 line = "\n" * self._mid_line  # to a file, too: it is a line of its own
                 self._mid_line = False
                 return wire.message(wire.STDOUT, f"{line}{prose(text)}\n".encode())
-            case frames.Observer() if (asked := approvals.read(frame)) and asked.decision == "deny":
-                return self._note(f"{asked.name}: {asked.reason}")
-            case frames.Observer() if told := refusals.denied_to_helper(frame):
-                return self._note(told)
+            case frames.Observer() if (approval := approvals.read(frame)) and approval.decision == "deny":
+                return self._note(f"{approval.name}: {approval.reason}")
+            case frames.Observer() if denial := refusals.denied_to_helper(frame):
+                return self._note(denial)
             case frames.ToolResult() if frame.is_error:
                 return self._note(f"{frame.name}: {refusals.told(frame)}")
         return b""

@@ -34,20 +34,20 @@ def driver(pool: Pool, agent: Object) -> Driver:
 
 async def _answer(pool: Pool, agent: Object, turn: Turn) -> None:
     assert agent.plugin is not None
-    asked = {"input": turn.input} if isinstance(turn.input, str) else turn.input
+    input_ = {"input": turn.input} if isinstance(turn.input, str) else turn.input
     invocation = hostcalls.Invocation(agent.name, None, str(turn.uid), "exec")
-    request = hostcalls.CallRequest("", invocation, None, msgspec.json.encode(asked), UMASK, {})
+    request = hostcalls.CallRequest("", invocation, None, msgspec.json.encode(input_), UMASK, {})
     host = await pool.acquire(agent.plugin, turn.who.identity)
-    with safe_sockets.closing(host.call(None)) as there:
-        await send(there, announce(request))
-        lines, said = LineSplitter(), _Said()
-        while not said.is_done and (data := await receive(there)):
-            if heard := said.frames(lines.feed(data)):
+    with safe_sockets.closing(host.call(None)) as stream:
+        await send(stream, announce(request))
+        lines, answer = LineSplitter(), _Said()
+        while not answer.is_done and (data := await receive(stream)):
+            if heard := answer.frames(lines.feed(data)):
                 await turn.say(*heard)
             await trio.lowlevel.checkpoint()
-    if said.fault is not None:
-        raise said.fault
-    if not said.is_done:
+    if answer.fault is not None:
+        raise answer.fault
+    if not answer.is_done:
         raise Fault("EHOSTDOWN", "the link to the team has ended during the call")
 
 

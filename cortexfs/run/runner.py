@@ -38,7 +38,7 @@ class RunnerSide:
         self._run = run
         self._from_runner: wire.Splitter | None = None  # splits the messages after its greeting
         self._out = bytearray()
-        self._left = False  # the caller has gone, or is going
+        self._is_left = False  # the caller has gone, or is going
         self._is_read = False  # standard input was asked for
         self._reads = False  # and has not ended yet
         self._done = False  # the answer is whole: if the daemon stops now, nothing is lost
@@ -52,7 +52,7 @@ class RunnerSide:
         except Fault as fault:
             self.fault = bare(fault)
         except OSError:
-            self._left = True
+            self._is_left = True
         except trio.Cancelled:
             if not self._done:
                 self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
@@ -63,11 +63,11 @@ class RunnerSide:
 
     async def _finish(self) -> None:
         """Send how the run ended. A caller that has closed only its sending half still gets it."""
-        if self._left:
+        if self._is_left:
             self.fault = Fault("ECANCELED", "")
         code, message = (self.fault.code, self.fault.message) if self.fault else (None, "")
         self._out += self._voice.end(frames.ENDS.get(code, "error"), code, message)
-        self._out += (b"" if self._is_read or self._left else self._voice.unread()) + farewell(self.fault)
+        self._out += (b"" if self._is_read or self._is_left else self._voice.unread()) + farewell(self.fault)
         try:
             await self._flush()
         except OSError:
@@ -94,7 +94,7 @@ class RunnerSide:
         except BlockingIOError:
             pass
         except OSError:
-            self._left = True
+            self._is_left = True
 
     async def _show_waiting(self) -> None:
         """On a terminal, show each second how long the run has taken, unless it reads the user's typing."""
@@ -108,12 +108,12 @@ class RunnerSide:
         try:
             await self._flush()
         except OSError:
-            self._left = True
+            self._is_left = True
 
     async def _hear(self) -> list[tuple[int, bytes]]:
         """Returns the runner's next messages, or an empty list when it has left."""
         self._from_runner = self._from_runner or wire.Splitter()
-        while not self._left:
+        while not self._is_left:
             await trio.lowlevel.wait_readable(self._stream)
             try:
                 data = safe_sockets.receive(self._stream, RECEIVE)
@@ -125,7 +125,7 @@ class RunnerSide:
             except (OSError, Fault):
                 data, messages = b"", []
             if not data:
-                self._left = True
+                self._is_left = True
             if messages:
                 return messages
         return []

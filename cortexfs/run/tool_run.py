@@ -50,10 +50,10 @@ class Relay(RunnerSide):
         self._output_bytes = output_bytes
         self._from_host: wire.Splitter | None = None
         self._heard_bytes = 0
-        self._wanted = 0
+        self._demand = 0
         # After a call that was done, both are closed only once the runner knows.
         self._call: socket.socket | None = None
-        self._theirs: socket.socket | None = None  # the host's end, as long as the call can be taken back
+        self._host_end: socket.socket | None = None  # the host's end, as long as the call can be taken back
         self._let_go = True  # the host has no more part in this run
         self._broken = False  # the host has died, or is not trusted with another call
         self._worn = False  # the host itself asks for no other call
@@ -63,14 +63,14 @@ class Relay(RunnerSide):
         self,
         pool: Pool,
         plugin: hostcalls.Plugin,
-        asked: hostcalls.CallRequest,
+        request: hostcalls.CallRequest,
         caller: Caller,
         seconds: float,
     ) -> None:
         """Do the host's part of the run."""
         identity = caller.identity
         if plugin.kind == hostcalls.NATIVE:
-            identity = hostcalls.of_call(identity, asked.environment)
+            identity = hostcalls.of_call(identity, request.environment)
         begun = False
         while not begun:
             if not pool.is_warm(plugin, identity):
@@ -80,32 +80,32 @@ class Relay(RunnerSide):
             try:
                 cwd = caller.cwd
                 if host.is_enclosed and cwd is not None:
-                    asked = msgspec.structs.replace(asked, directory=os.readlink(f"/proc/self/fd/{cwd}"))
+                    request = msgspec.structs.replace(request, directory=os.readlink(f"/proc/self/fd/{cwd}"))
                     cwd = None
-                begun = await self._ask(host, asked, cwd, seconds)
+                begun = await self._ask(host, request, cwd, seconds)
                 if not begun and self._call is not None:
                     pool.set_aside(host, self._call)
                     self._call = None
             finally:
                 pool.release(host, stuck=self._broken or not self._let_go, worn=self._worn)
 
-    async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
+    async def _ask(self, host: Host, request: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
         """Make the call in this host. Returns False if the host did not begin it."""
         deadline = trio.current_time() + seconds
-        request = announce(asked)
-        call, theirs, rest = host.open(cwd, request)
-        self._call, self._theirs = call, theirs
+        announcement = announce(request)
+        call, host_end, rest = host.open(cwd, announcement)
+        self._call, self._host_end = call, host_end
         self._let_go = False
         if trace.calls:
-            trace.calls(self._run.id, "said", request)
+            trace.calls(self._run.id, "said", announcement)
         begun = True
         try:
             begun = await self._relay(host, rest, deadline)
             self._let_go = self._let_go or not begun
             if not self._let_go and not self._ending:
-                self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
+                self.fault = Fault("ETIMEDOUT", timed_out(request.invocation.tool_name, seconds))
             if not self._let_go:
-                self._let_go = take_back(call, theirs) or await let_go(call)
+                self._let_go = take_back(call, host_end) or await let_go(call)
         finally:
             if begun and not self._done:
                 self.close()
@@ -117,13 +117,13 @@ class Relay(RunnerSide):
         """Close the call: the runner knows how it ended, or never will."""
         if self._call is not None:
             safe_sockets.close(self._call)
-        if self._theirs is not None:
-            self._theirs.close()
+        if self._host_end is not None:
+            self._host_end.close()
 
     @property
     def _ending(self) -> bool:
         """Returns True if the end of the run is settled."""
-        return self._done or self._left or self.fault is not None
+        return self._done or self._is_left or self.fault is not None
 
     async def _relay(self, host: Host, rest: memoryview, deadline: float) -> bool:
         """Relay until the run ends, or its time is over. Returns False if the host did not begin it.
@@ -131,14 +131,14 @@ class Relay(RunnerSide):
         A run that ends within a moment needs no task that watches for the caller leaving, and its start is
         sent with its output. Only longer runs pay for these.
         """
-        call, theirs = self._call, self._theirs
+        call, host_end = self._call, self._host_end
         assert call is not None
-        assert theirs is not None
+        assert host_end is not None
         if not rest and await self._pump(call, watched=False):
             return True
         await in_task()
         with trio.CancelScope(deadline=deadline):
-            if not await begins(host, call, theirs, bool(rest), lambda: _has_left(self._stream)):
+            if not await begins(host, call, host_end, bool(rest), lambda: _has_left(self._stream)):
                 return False
             try:
                 async with trio.open_nursery() as nursery:
@@ -157,7 +157,7 @@ class Relay(RunnerSide):
         if watched:
             await self._try_flush()
         while not self._let_go and not self._ending:
-            if not watched and (self._wanted or not await is_readable(call)):
+            if not watched and (self._demand or not await is_readable(call)):
                 return False
             try:
                 data = safe_sockets.receive(call, RECEIVE)
@@ -219,7 +219,7 @@ class Relay(RunnerSide):
         elif kind == wire.WANT:
             self._is_read = self._reads = True
             (more,) = wire.U32.unpack(payload)
-            self._wanted += more
+            self._demand += more
             return wire.message(wire.WANT, payload)
         return b""
 
@@ -234,10 +234,10 @@ class Relay(RunnerSide):
 
     async def _input(self, call: socket.socket, payload: bytes) -> None:
         self._run.bytes_in += len(payload)
-        self._wanted -= len(payload)
+        self._demand -= len(payload)
         self._reads = bool(payload)
-        if self._wanted < 0:  # sent without being wanted: no runner of ours
-            self._left = True
+        if self._demand < 0:  # sent without being wanted: no runner of ours
+            self._is_left = True
             return
         if trace.calls:
             trace.calls(self._run.id, "said", payload)
@@ -246,13 +246,13 @@ class Relay(RunnerSide):
     async def _pass(self, call: socket.socket, data: memoryview) -> None:
         """Send to the host. While it does not take the data, check that the caller is still there."""
         with contextlib.suppress(OSError):  # the host is done or dead; the pump finds out which
-            while data and not self._left:
+            while data and not self._is_left:
                 try:
                     data = data[call.send(data) :]
                 except BlockingIOError:
                     with trio.move_on_after(LOOK_SECONDS):
                         await trio.lowlevel.wait_writable(call)
-                    self._left = _has_left(self._stream)
+                    self._is_left = _has_left(self._stream)
 
 
 def _has_left(stream: socket.socket) -> bool:
