@@ -67,7 +67,7 @@ class Connection:
         self._sight = ClientView(object_key, uid, next(_numbers))
         self._hearing = Hearing(stream, uid, guests)
         self._saying = Saying(stream, self.wake)
-        self._given = Subscriptions()
+        self._subscriptions = Subscriptions()
         self._lives: dict[SessionKey, LiveSession] = {}
         self._let_go: dict[SessionKey, Callable[[], None]] = {}  # release the memory of requested sessions
         self._places: dict[SessionKey, tuple[int, int]] = {}  # of the next event: its number, its offset
@@ -118,7 +118,7 @@ class Connection:
                 data = await self._hearing.received()
                 for line in self._hearing.lines(data):
                     await self._answer(await self._hearing.understood(line))
-                    if len(self._saying.left) > ANSWERS:
+                    if len(self._saying.unsent) > ANSWERS:
                         await self._saying.answers_gone()
                 if refusal := self._hearing.keep():
                     self._saying.say(refusal)
@@ -179,7 +179,7 @@ class Connection:
             live.askers[run] = asker
         else:
             asker.over()
-        for frame in self._given.answer(key, live.session, run):
+        for frame in self._subscriptions.answer(key, live.session, run):
             self._saying.say(frame)
         self._begin(live, events)
         if run != new:
@@ -189,7 +189,7 @@ class Connection:
         key = SessionKey.of(request, self._uid, self._sight.number)
         self._admit(key)
         live = await self._open(key)
-        self._given.follow(key, live.session.position(request.after))
+        self._subscriptions.follow(key, live.session.position(request.after))
         self.stir(key)
 
     async def _cancel(self, request: Cancel) -> None:
@@ -205,7 +205,7 @@ class Connection:
             start = live.session.next
             events = live.session.cancel(run)
             self._follow(key, live)
-            self._given.follow_run(key, run, start)
+            self._subscriptions.follow_run(key, run, start)
             if events:
                 live.askers.pop(run).over()
             self._begin(live, events)
@@ -241,7 +241,7 @@ class Connection:
         """Returns True if a session is followed already. Raises EAGAIN if too many sessions are in use."""
         if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: your own objects have no shared sessions; choose private or temp")
-        is_followed = self._given.admit(key)
+        is_followed = self._subscriptions.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
         return is_followed
@@ -273,20 +273,20 @@ class Connection:
         self.stir(key)
 
     def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
-        return uid == self._uid and not self._says_no_more and self._given.hears(key, run)
+        return uid == self._uid and not self._says_no_more and self._subscriptions.hears(key, run)
 
     def _abandon(self, key: SessionKey, live: LiveSession | None, fault: Fault) -> None:
         """End the followed runs of the session for the client, without event ids."""
-        for run in self._given.abandon(key):
+        for run in self._subscriptions.abandon(key):
             request = live.session.runs[run].request if live else None
             message = requests.refusal(fault).message
             self._saying.say(frames.Error(run=run, request=request, code=fault.code, message=message))
             self._saying.say(frames.Done(run=run, status="error", code=fault.code))
 
     def _forget(self, key: SessionKey, fault: Fault) -> None:
-        if self._given.follows(key):  # by a resume, which has no other answer
+        if self._subscriptions.follows(key):  # by a resume, which has no other answer
             self._saying.say(requests.refusal(fault))
-        self._given.forget(key)
+        self._subscriptions.forget(key)
 
     # Telling.
 
@@ -309,7 +309,7 @@ class Connection:
                 await self._saying.drain()
                 if await self._send_more():
                     continue
-                is_awaited = self._given.awaits_runs or self._saying.left or self._woken.is_set()
+                is_awaited = self._subscriptions.awaits_runs or self._saying.unsent or self._woken.is_set()
                 if self._says_no_more and not is_awaited:
                     return
                 self._rests = not self._woken.is_set()
@@ -346,10 +346,10 @@ class Connection:
         return found
 
     async def _try_to_send(self, key: SessionKey) -> bool | None:
-        if not self._given.follows(key):
+        if not self._subscriptions.follows(key):
             return False
         live = self._lives.get(key) or await self._open(key)
-        due = self._given.due(key, live.session.last)
+        due = self._subscriptions.due(key, live.session.last)
         if not due:
             return False
         number, offset = self._places.get(key, (0, 0))
@@ -358,7 +358,7 @@ class Connection:
         data = await live.log.lines(offset)
         if len(data) > READ and not self._room:
             return None
-        now = self._given.due(key, live.session.last)
+        now = self._subscriptions.due(key, live.session.last)
         if self._lives.get(key) is not live or now.start != due.start:
             return True  # a request came meanwhile
         if not data:
@@ -371,9 +371,9 @@ class Connection:
     def _told_at_once(self, key: SessionKey) -> bool:
         """Send new events at a log's end if that needs no turn of the loop. Returns True if all are sent."""
         live, (number, offset) = self._lives.get(key), self._places.get(key, (0, 0))
-        if live is None or not self._given.follows(key):
+        if live is None or not self._subscriptions.follows(key):
             return False
-        due = self._given.due(key, live.session.last)
+        due = self._subscriptions.due(key, live.session.last)
         try:
             if due.start != number or not (data := live.log.lines_at_hand(offset)):
                 return False
@@ -384,9 +384,9 @@ class Connection:
 
     def _pass_on(self, key: SessionKey, live: LiveSession, due: range, offset: int, data: bytes) -> None:
         """Send the wanted lines of these, and remember the client's new place."""
-        wanted, done = self._given.take_lines(key, due, data)
-        self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
-        self._saying.pass_on(wanted)
+        lines, done = self._subscriptions.take_lines(key, due, data)
+        self._places[key] = (self._subscriptions.due(key, live.session.last).start, offset + done)
+        self._saying.pass_on(lines)
 
 
 _ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {

@@ -74,15 +74,15 @@ class Conversations:
         runs: Runs,
         driver: Callable[[ObjectKey], Driver],
         approval_secs: float = APPROVAL_SECS,
-        meant: Callable[[Address], ObjectKey] = lambda address: (address.class_, address.object),
-        talked: Callable[[Address, Identity, bool], None] = lambda address, who, is_new: None,
+        agent_of: Callable[[Address], ObjectKey] = lambda address: (address.class_, address.object),
+        talked: Callable[[Address, Identity, bool], None] = lambda address, identity, is_new: None,
         over: Callable[[Address], None] = lambda address: None,
     ) -> None:
         self.sessions = sessions
         self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
-        self._meant = meant  # returns the agent that has these sessions now
+        self._agent_of = agent_of  # returns the agent that has these sessions now
         self._talked = talked  # called before a message is answered; True: the session's first
         self._over = over  # called when the session is gone
         self._live: dict[Address, LiveSession] = {}
@@ -225,14 +225,14 @@ class Conversations:
             live.log.grown = nobody  # the log and the session must not keep each other alive
 
     def find(
-        self, id_: str, wanted: Callable[[LiveSession], bool], first: Follower
+        self, id_: str, predicate: Callable[[LiveSession], bool], first: Follower
     ) -> tuple[LiveSession, str]:
         """Returns the session and the run with this id, or whose send had it. Sessions that the asker follows
         come first, as others may use the same ids; then runs that go on."""
         found = [
             (first not in live.followers, live.session.runs[run].state == "over", live, run)
             for live in self._live.values()
-            if (run := live.session.find(id_)) and wanted(live)
+            if (run := live.session.find(id_)) and predicate(live)
         ]
         if not found:
             raise unknown(id_)
@@ -288,7 +288,7 @@ class Conversations:
         asker, run, turn, fault = live.askers[accepted.run], None, None, None
         try:
             address = live.address
-            key = self._meant(address) if address.class_ == "agent" else asker.object
+            key = self._agent_of(address) if address.class_ == "agent" else asker.object
             run = self.runs.open(*key, asker.identity.uid, SOCKET, accepted.run)
             driver = self._driver(key)
             turn = SessionTurn(live, accepted, asker, run, self._approval_secs)

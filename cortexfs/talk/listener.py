@@ -82,7 +82,7 @@ class Sockets:
         self._open: dict[Key, tuple[Object, socket.socket, trio.CancelScope]] = {}
         self._clients: trio.Nursery | None = None
         self._connections: set[Connection] = set()
-        self._left = trio.lowlevel.ParkingLot()
+        self._departures = trio.lowlevel.ParkingLot()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the clients that connect, until cancelled."""
@@ -103,15 +103,15 @@ class Sockets:
         for connection in self._connections:
             connection.let_go()
         while self._connections:
-            await self._left.park()
+            await self._departures.park()
 
     async def reconcile(self, objects: Iterable[Object]) -> None:
         """Listen for the objects that can be talked to, and for no others."""
         talking = (each for each in objects if places.has_socket(each))
-        wanted = {each.key: each for each in talking if not each.status.startswith("broken")}
-        for key in [key for key, (object_, *_) in self._open.items() if _is_gone(object_, wanted.get(key))]:
+        expected = {each.key: each for each in talking if not each.status.startswith("broken")}
+        for key in [key for key, (object_, *_) in self._open.items() if _is_gone(object_, expected.get(key))]:
             self._shut(key)
-        for key, object_ in wanted.items():
+        for key, object_ in expected.items():
             if key not in self._open:
                 await self._listen(object_)
 
@@ -191,7 +191,7 @@ class Sockets:
         finally:
             let_go()
             self._connections.discard(connection)
-            self._left.unpark_all()
+            self._departures.unpark_all()
 
     async def _admitted(self, stream: socket.socket) -> Caller:
         """Returns the caller. A process under a label is kept out of its user's sessions (abi.md 7.3)."""
@@ -199,8 +199,8 @@ class Sockets:
             caller = await look.caller()
         if caller.identity.label or caller.identity.script is not None:
             with caller:
-                who = caller.identity.label or "a script of a client"
-                raise Fault("EACCES", f"{who} may not use the sockets of objects; run the object instead")
+                label = caller.identity.label or "a script of a client"
+                raise Fault("EACCES", f"{label} may not use the sockets of objects; run the object instead")
         return caller
 
     async def _enter(self, identity: hostcalls.Identity, stream: socket.socket, path: str) -> None:
@@ -236,24 +236,24 @@ async def _converse_elsewhere(
         why = "a program that an object runs may not use the sockets of other machines' objects"
         raise Fault("EACCES", f"{why}; run {object_.path} instead")
     host = await pool.acquire(object_.plugin, identity)
-    with safe_sockets.closing(host.call(None)) as there:
-        await send(there, announce(hostcalls.Converse()))
+    with safe_sockets.closing(host.call(None)) as stream:
+        await send(stream, announce(hostcalls.Converse()))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_say, client, there)
+            nursery.start_soon(_say, client, stream)
             with contextlib.suppress(OSError):  # the client is gone, or the link
-                while data := await receive(there):
+                while data := await receive(stream):
                     await send(client, data)
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
 
-async def _say(client: socket.socket, there: socket.socket) -> None:
+async def _say(client: socket.socket, stream: socket.socket) -> None:
     """Pass on the client's lines and its end. The task that reads sees that the other side is gone."""
     try:
         while data := await receive(client):
-            await send(there, wire.message(wire.STDIN, data))
+            await send(stream, wire.message(wire.STDIN, data))
             await trio.lowlevel.checkpoint()
-        await send(there, wire.message(wire.STDIN, b""))
+        await send(stream, wire.message(wire.STDIN, b""))
     except OSError:
         with contextlib.suppress(OSError):
-            there.shutdown(socket.SHUT_RDWR)
+            stream.shutdown(socket.SHUT_RDWR)

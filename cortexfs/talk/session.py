@@ -172,10 +172,12 @@ class LiveSession:
 
     def deny_unheard(self, why: str = LEFT) -> None:
         """Deny the questions that no follower can decide: all who could have left, or send no more."""
-        for asked, question in self.questions.items():
-            heard = (each.may_decide(key, asked.run, question.uid) for each, key in self.followers.items())
+        for question_key, question in self.questions.items():
+            heard = (
+                each.may_decide(key, question_key.run, question.uid) for each, key in self.followers.items()
+            )
             if question.is_said and not any(heard):
-                self._deny(asked, why)
+                self._deny(question_key, why)
 
     async def verdict(self, key: QuestionKey, seconds: float) -> Verdict:
         """Returns the decision about a question that was sent."""
@@ -271,17 +273,17 @@ class SessionTurn:
         lines = await self._live.log.messages(room, first)
         return [_messages.decode(line) for line in lines]
 
-    async def say(self, *said: Frame) -> None:
+    async def say(self, *frames: Frame) -> None:
         await self._live.log.room()
-        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
+        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in frames)
         if short:
-            lines = live.session.emit_deltas(self._id, [frame.text for frame in said])  # type: ignore[attr-defined]
+            lines = live.session.emit_deltas(self._id, [frame.text for frame in frames])  # type: ignore[attr-defined]
         else:
-            lines = [event.line for event in live.session.emit(self._id, *said)]
-            for frame in said:
+            lines = [event.line for event in live.session.emit(self._id, *frames)]
+            for frame in frames:
                 if isinstance(frame, Usage):
                     self._run.count(frame)
-        self._remember(said)
+        self._remember(frames)
         self._run.bytes_out += sum(map(len, lines))
         live.append_lines(lines)
         self._in_a_row += len(lines)
@@ -291,8 +293,8 @@ class SessionTurn:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
 
-    def _remember(self, said: Sequence[Frame]) -> None:
-        for frame in said:
+    def _remember(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
             if type(frame) is Delta:
                 if len(self._unfinished) < MAX_UNFINISHED:
                     self._unfinished += frame.text.encode(errors="replace")
@@ -315,19 +317,19 @@ class SessionTurn:
         await self.say(decided(approval, verdict))
         return verdict
 
-    async def question(self, asked: Question) -> Verdict:
-        session, run, id_ = self._live.session, self._id, asked.question
+    async def question(self, question: Question) -> Verdict:
+        session, run, id_ = self._live.session, self._id, question.question
         if id_ in session.runs[run].questions:
             raise Fault("EPROTO", f"the run asked the question {id_!r} before; each question needs a new id")
-        verdict = await self._decided(QuestionKey(run, ANSWER, id_), asked)
-        await self.say(answer_told(asked, verdict))
+        verdict = await self._decided(QuestionKey(run, ANSWER, id_), question)
+        await self.say(answer_told(question, verdict))
         return verdict
 
-    async def _decided(self, key: QuestionKey, asked: Frame) -> Verdict:
+    async def _decided(self, key: QuestionKey, question: Frame) -> Verdict:
         live = self._live
         live.questions[key] = PendingApproval(self.uid)
         try:
-            await self.say(asked)
+            await self.say(question)
             return await live.verdict(key, self._approval_secs)
         finally:
             del live.questions[key]

@@ -105,7 +105,7 @@ class Saying:
         self._stream = stream
         self._waits = waits
         self._sent = trio.lowlevel.ParkingLot()
-        self.left = bytearray()
+        self.unsent = bytearray()
         self.hears_nothing = False
 
     def say(self, frame: frames.Frame) -> None:
@@ -117,21 +117,21 @@ class Saying:
             return
         if trace.wire:
             trace.wire("a client", "said", data)
-        if not self.left:
+        if not self.unsent:
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 data = data[self._stream.send(data) :]
         if data:
-            self.left += data
+            self.unsent += data
             self._waits()
 
     async def answers_gone(self) -> None:
-        while len(self.left) > ANSWERS:
+        while len(self.unsent) > ANSWERS:
             await self._sent.park()
 
     async def drain(self) -> None:
-        while self.left:
+        while self.unsent:
             try:
-                del self.left[: self._stream.send(self.left)]
+                del self.unsent[: self._stream.send(self.unsent)]
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
         self._sent.unpark_all()
@@ -141,5 +141,5 @@ class Saying:
         a connection and its sending end must be no ring, which would stay in memory until collected."""
         self.hears_nothing = True
         self._waits = _nobody
-        self.left.clear()
+        self.unsent.clear()
         self._sent.unpark_all()

@@ -85,7 +85,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
             await quiet()
             connections_ = [each for live in world.conversations._live.values() for each in live.followers]
             ours = [each for each in connections_ if isinstance(each, connection.Connection)]
-            kept = sum(len(each._saying.left) for each in ours)
+            kept = sum(len(each._saying.unsent) for each in ours)
             assert kept <= 4 * MAX_LINE
             with world.connected(uid=OTHER) as other:  # the other user is not delayed
                 await other.send(word)
