@@ -19,7 +19,7 @@ def mask(*numbers: int) -> int:
     return sum(1 << number for number in numbers)
 
 
-def keep(kept: int) -> None:
+def keep(mask: int) -> None:
     """Keep at most these for this thread and its descendants. Raises OSError."""
     held = syscalls.permitted()
     syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
@@ -27,10 +27,10 @@ def keep(kept: int) -> None:
     # exec, so SECBIT_NOROOT has nothing left to forbid.
     if held >> SETPCAP & 1:
         for number in _known():
-            if not kept >> number & 1:
+            if not mask >> number & 1:
                 syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
-    syscalls.set_capabilities(held & kept)
-    if syscalls.permitted() & ~kept:
+    syscalls.set_capabilities(held & mask)
+    if syscalls.permitted() & ~mask:
         raise OSError(errno.EPERM, "some capabilities stayed")
 
 

@@ -123,20 +123,20 @@ def handled(abi: int) -> tuple[int, int, int]:
 
 def rights(access: str) -> int:
     """Returns the rights that letters of "rwx" give in and below a directory."""
-    given = 0
+    mask = 0
     for letter in access:
-        given |= _GIVES[letter]
-    return given
+        mask |= _GIVES[letter]
+    return mask
 
 
-def _allow(ruleset: int, path: str, given: int) -> None:
+def _allow(ruleset: int, path: str, mask: int) -> None:
     try:  # not stat(2), which waits at the root of a file system that does not answer
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except NotADirectoryError:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        given &= _FILE_RIGHTS  # other rights are EINVAL for a file
+        mask &= _FILE_RIGHTS  # other rights are EINVAL for a file
     try:
-        if os.readlink(f"/proc/self/fd/{fd}") == path and given:
-            syscalls.landlock_allow(ruleset, fd, given)
+        if os.readlink(f"/proc/self/fd/{fd}") == path and mask:
+            syscalls.landlock_allow(ruleset, fd, mask)
     finally:
         os.close(fd)

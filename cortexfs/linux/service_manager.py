@@ -49,11 +49,11 @@ class ServiceManager:
 
 
 def _connected(address: str) -> socket.socket | None:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.setblocking(False)
     try:
-        made.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+        channel.connect(f"\0{address[1:]}" if address.startswith("@") else address)
     except OSError:
-        made.close()
+        channel.close()
         return None
-    return made
+    return channel

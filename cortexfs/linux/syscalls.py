@@ -161,9 +161,9 @@ def setns(fd: int, kind: int) -> None:
     _checked(_libc.setns, fd, kind)
 
 
-def unshare(what: int) -> None:
-    """Give this thread alone its own `what`."""
-    _checked(_libc.unshare, what)
+def unshare(flags: int) -> None:
+    """Give this thread alone its own namespaces or tables, as `flags` name them."""
+    _checked(_libc.unshare, flags)
 
 
 def copy_mount(fd: int) -> int:
