@@ -26,10 +26,10 @@ def proxy_of(parts: SplitResult) -> SplitResult | None:
     from urllib.request import getproxies, proxy_bypass  # imported here, as hosts do without
 
     found = getproxies()
-    named = found.get(parts.scheme) or found.get("all")
-    if not named or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    address = found.get(parts.scheme) or found.get("all")
+    if not address or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
-    proxy = urlsplit(named if "://" in named else f"http://{named}")
+    proxy = urlsplit(address if "://" in address else f"http://{address}")
     if proxy.scheme != "http":
         raise OSError(f"its proxy has the scheme {proxy.scheme}, and only http works")
     return proxy
@@ -54,8 +54,8 @@ def tunnel(proxy: SplitResult, host: str, port: int) -> bytes:
     return f"CONNECT {to} HTTP/1.1\r\n{fields}\r\n".encode()
 
 
-def is_through(said: bytes) -> bool | None:
+def is_through(head: bytes) -> bool | None:
     """Returns True if the proxy accepts, None while its answer is incomplete. TLS begins right after it."""
-    if b"\r\n\r\n" not in said and len(said) <= MAX_HEAD:
+    if b"\r\n\r\n" not in head and len(head) <= MAX_HEAD:
         return None
-    return said[len("HTTP/1.1 ") :][:3] == b"200"
+    return head[len("HTTP/1.1 ") :][:3] == b"200"

@@ -76,8 +76,8 @@ class Private(Fault):
     def __init__(self, host: str, address: str) -> None:
         mend = "name its network with --private if you trust it"
         which = "a private address" if address in host else f"the private address {address}"
-        said = f"{shown(clipped(host, 200))} has {which}, which is not allowed; {mend}"
-        super().__init__("EACCES", said)
+        message = f"{shown(clipped(host, 200))} has {which}, which is not allowed; {mend}"
+        super().__init__("EACCES", message)
         self.host = host
 
 
@@ -162,10 +162,10 @@ class _Exchange:
         self._open = None if bounds.private is None else networks.granted(bounds.private)
         self._until = time.monotonic() + bounds.seconds
         self.sockets: list[socket.socket] = []
-        self._left = False
+        self._is_left = False
 
     def leave(self) -> None:
-        self._left = True
+        self._is_left = True
         for each in self.sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -232,9 +232,9 @@ class _Exchange:
             if scheme == "https":
                 if proxy:
                     way.sendall(proxies.tunnel(proxy, host, port))
-                    said = b""
-                    while (through := proxies.is_through(said)) is None and (some := way.recv(1 << 10)):
-                        said += some
+                    head = b""
+                    while (through := proxies.is_through(head)) is None and (some := way.recv(1 << 10)):
+                        head += some
                     if not through:
                         raise OSError(proxies.REFUSAL)
                 way = ssl.create_default_context().wrap_socket(way, server_hostname=host)
@@ -244,12 +244,12 @@ class _Exchange:
             way.close()
             raise
 
-    def _keep(self, made: socket.socket) -> None:
-        self.sockets.append(made)
-        if self._left:
+    def _keep(self, stream: socket.socket) -> None:
+        self.sockets.append(stream)
+        if self._is_left:
             raise TimeoutError
         # A second longer than `fetch` waits, so that `fetch` reports the time limit.
-        made.settimeout(max(0.01, min(IDLE_SECONDS, self._until - time.monotonic() + 1)))
+        stream.settimeout(max(0.01, min(IDLE_SECONDS, self._until - time.monotonic() + 1)))
 
 
 def connect(
@@ -264,13 +264,13 @@ def connect(
             raise Private(host, addresses[0])
     fault = OSError("it has no address")
     for family, *_, address in found:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        stream = socket.socket(family, socket.SOCK_STREAM)
         try:
-            prepare(made)
-            made.connect(address)
-            return made
+            prepare(stream)
+            stream.connect(address)
+            return stream
         except OSError as problem:
-            made.close()
+            stream.close()
             fault = problem
     raise fault
 
