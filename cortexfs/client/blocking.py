@@ -261,8 +261,8 @@ class Conversation:
                     del self._unsent[:sent]
                 except BlockingIOError:
                     # Wait until more can be written. Read meanwhile, unless another thread reads.
-                    wanted = select.POLLOUT | (select.POLLIN if self._may_read else 0)
-                    if self._can(wanted, LOOK_MS) & select.POLLIN:
+                    events = select.POLLOUT | (select.POLLIN if self._may_read else 0)
+                    if self._can(events, LOOK_MS) & select.POLLIN:
                         self._read_at_once()
                 except OSError:  # the peer is gone: the frames that it sent before tell why
                     self.wait(lambda: self._sorter.fault is not None)
@@ -324,19 +324,19 @@ def _lasting(
     pauses: Sequence[float],
     after: str | None = None,
 ) -> Iterator[AnyFrame]:
-    left: Iterator[float] | None = None  # the pauses that remain; None until the first connection
+    remaining: Iterator[float] | None = None  # the pauses that remain; None until the first connection
     while True:
         mendable = AWAY
         try:
             with Conversation(path) as conversation:
-                mendable, left = LOST, left or iter(pauses)
+                mendable, remaining = LOST, remaining or iter(pauses)
                 for frame in ask(conversation, after):
                     if frame.id is None or after is None or int(frame.id) > int(after):
-                        after, left = frame.id or after, iter(pauses)
+                        after, remaining = frame.id or after, iter(pauses)
                         yield frame
                 return
         except Failed as failed:
-            pause = next(left, None) if left and failed.code in mendable else None
+            pause = next(remaining, None) if remaining and failed.code in mendable else None
             if pause is None:
                 raise
         time.sleep(pause)

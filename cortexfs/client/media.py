@@ -47,7 +47,7 @@ def at(url: str, most: int) -> bytes | None:
         if url.startswith("/"):
             # A tool may name a pipe or a device. Reading it must not wait.
             with open(os.open(url, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                seen = os.fstat(file.fileno())
-                if stat.S_ISREG(seen.st_mode) and seen.st_size <= most:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and status.st_size <= most:
                     return file.read(most)
     return None

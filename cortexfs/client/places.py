@@ -43,9 +43,9 @@ EXEC_REFUSALS = {
 }
 
 
-def object_path(named: str | os.PathLike[str]) -> str:
+def object_path(name: str | os.PathLike[str]) -> str:
     """Returns the path of the object with this name or path."""
-    path = os.path.expanduser(os.fspath(named))
+    path = os.path.expanduser(os.fspath(name))
     if path.split("/", 1)[0] in (*CLASSES, "home", "shared"):
         return os.path.join(os.environ.get("CTX_ROOT") or _default(), path)
     return path
@@ -54,15 +54,15 @@ def object_path(named: str | os.PathLike[str]) -> str:
 def _default() -> str:
     """Returns the default mount. Raises Failed if neither this user nor root mounted it."""
     with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape") as file:
-        there = [mount for mount in mountinfo.mounts(file.read()) if mount.point == DEFAULT_ROOT]
-    if there and there[-1].is_strangers(os.getuid()):
-        raise Failed("EHOSTDOWN", there[-1].reason())
+        mounts = [mount for mount in mountinfo.mounts(file.read()) if mount.point == DEFAULT_ROOT]
+    if mounts and mounts[-1].is_strangers(os.getuid()):
+        raise Failed("EHOSTDOWN", mounts[-1].reason())
     return DEFAULT_ROOT
 
 
-def socket_path(named: str | os.PathLike[str]) -> str:
+def socket_path(name: str | os.PathLike[str]) -> str:
     """Returns the path of the object's socket. The path of a socket is returned as it is."""
-    path = object_path(named)
+    path = object_path(name)
     return path if path.endswith(SUFFIX) else os.path.realpath(path) + SUFFIX
 
 

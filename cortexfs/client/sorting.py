@@ -51,18 +51,18 @@ class Inbox:
         self.last: str | None = None  # the newest event id that was taken
         self.fault: Fault | None = None  # why no more frames come
         self.is_over = False  # no more frames come, and that is no error
-        self._kept: deque[tuple[AnyFrame, int]] = deque()
-        self._put = 0  # bytes; two counters, as one thread puts while another takes
-        self._taken = 0
+        self._queue: deque[tuple[AnyFrame, int]] = deque()
+        self._bytes_in = 0  # bytes; two counters, as one thread puts while another takes
+        self._bytes_out = 0
 
     @property
     def held(self) -> int:
-        return self._put - self._taken
+        return self._bytes_in - self._bytes_out
 
     @property
     def is_ready(self) -> bool:
         """Returns True if `take` does not have to wait: it has a frame, the end, or a failure."""
-        return bool(self._kept) or self.is_settled
+        return bool(self._queue) or self.is_settled
 
     @property
     def is_settled(self) -> bool:
@@ -70,9 +70,9 @@ class Inbox:
 
     def take(self) -> AnyFrame | None:
         """Returns the next frame, or None at the end. Raises Failed when no frame can come any more."""
-        if self._kept:
-            frame, size = self._kept.popleft()
-            self._taken += size
+        if self._queue:
+            frame, size = self._queue.popleft()
+            self._bytes_out += size
             self.last = frame.id or self.last
             return frame
         if self.fault is not None and not self.is_over:
@@ -82,13 +82,13 @@ class Inbox:
     def take_kept(self) -> list[AnyFrame]:
         """Returns all frames that are kept. Raises Failed when there are none and none can come any more."""
         first = self.take()
-        rest = [self.take() for _ in range(len(self._kept))]
+        rest = [self.take() for _ in range(len(self._queue))]
         return [frame for frame in (first, *rest) if frame is not None]
 
     def put(self, frame: AnyFrame, size: int, sent: SentMessage | None) -> None:
         if not self.is_over and self.wants(frame, sent):
-            self._kept.append((frame, size))
-            self._put += size
+            self._queue.append((frame, size))
+            self._bytes_in += size
 
     def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         return True
@@ -100,8 +100,8 @@ class Inbox:
     def stop(self) -> None:
         """Take no more frames, and forget those that were kept."""
         self.is_over = True
-        self._taken = self._put
-        self._kept.clear()
+        self._bytes_out = self._bytes_in
+        self._queue.clear()
 
 
 class Replies(Inbox):
