@@ -53,13 +53,13 @@ class McpPlace(NamedTuple):
 
 
 def used(
-    place: McpPlace, use: Callable[[Client], Awaitable[T]], asked: Asked, told: Callable[[str], None]
+    place: McpPlace, use: Callable[[Client], Awaitable[T]], ask: Asked, tell: Callable[[str], None]
 ) -> T:
     """Returns the result of `use`. Any failure of the server is a Fault."""
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     answers: list[int] = []  # statuses, which the SDK's errors lack
     try:
-        return anyio.run(_used, place, use, asked, told, answers)
+        return anyio.run(_used, place, use, ask, tell, answers)
     except BaseExceptionGroup as group:
         raise _fault(place, group, answers) from None
     except (MCPError, OSError, httpx2.HTTPError, RuntimeError, ValidationError) as error:
@@ -69,19 +69,23 @@ def used(
 async def _used(
     place: McpPlace,
     use: Callable[[Client], Awaitable[T]],
-    asked: Asked,
-    told: Callable[[str], None],
+    ask: Asked,
+    tell: Callable[[str], None],
     answers: list[int],
 ) -> T:
     async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         if not isinstance(params, ElicitRequestFormParams):
-            told(f"the server asks you to open {params.url}: {params.message}")
+            tell(f"the server asks you to open {params.url}: {params.message}")
             return ElicitResult(action="cancel")
-        said = await anyio.to_thread.run_sync(asked, params.message, dict(params.requested_schema))
-        return ElicitResult(action="decline") if said is None else ElicitResult(action="accept", content=said)
+        content = await anyio.to_thread.run_sync(ask, params.message, dict(params.requested_schema))
+        return (
+            ElicitResult(action="decline")
+            if content is None
+            else ElicitResult(action="accept", content=content)
+        )
 
     async def log(params: LoggingMessageNotificationParams) -> None:
-        told(f"{params.level}: {params.data}")
+        tell(f"{params.level}: {params.data}")
 
     async def answered(response: httpx2.Response) -> None:
         answers.append(response.status_code)

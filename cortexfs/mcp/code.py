@@ -78,11 +78,11 @@ class CodeTools:
         self._patterns = patterns
 
     async def call(
-        self, name: str, given: Mapping[str, Any], progress: Callable[[str], Awaitable[None]]
+        self, name: str, arguments: Mapping[str, Any], progress: Callable[[str], Awaitable[None]]
     ) -> CallToolResult:
         result = McpResult()
         try:
-            match name, given:
+            match name, arguments:
                 case "find", {"words": str(words)}:
                     result.add(frames.Delta(text=await self._found(words)))
                 case "describe", {"names": [*names]}:
@@ -90,12 +90,12 @@ class CodeTools:
                 case "run", {"script": str(script), **more}:
                     await self._run({"cmd": script, **more}, result, progress)
                 case _:
-                    wanted = next((tool for tool in TOOLS if tool.name == name), None)
-                    if wanted is None:
+                    definition = next((tool for tool in TOOLS if tool.name == name), None)
+                    if definition is None:
                         raise MCPError(
                             INVALID_PARAMS, f"there is no tool {name!r}: there are find, describe, run"
                         )
-                    why = f"{name} takes {msgspec.json.encode(wanted.input_schema).decode()}"
+                    why = f"{name} takes {msgspec.json.encode(definition.input_schema).decode()}"
                     raise Failed("EINVAL", why)
         except Failed as failed:
             result.fail(failed)
@@ -107,24 +107,24 @@ class CodeTools:
 
     async def _found(self, words: str) -> str:
         found = finding.best(await self._rows(), finding.words_of(words))[:FOUND]
-        lines = [f"{self._said(row)}: {shorten(row.sentence, BRIEF, placeholder='...')}" for row in found]
+        lines = [f"{self._name(row)}: {shorten(row.sentence, BRIEF, placeholder='...')}" for row in found]
         return "\n".join(lines) or "No tool matches these words; try others."
 
-    def _said(self, row: AllowedRow) -> str:
+    def _name(self, row: AllowedRow) -> str:
         """Returns the name of a tool; the path of a user's own tool."""
         return row.name if row.object == f"tool/{row.name}" else f"$CTX_ROOT/{row.object}"
 
     async def _described(self, names: Sequence[Any]) -> str:
         rows = {row.name: row for row in finding.rows(await self._rows())}
-        told = []
-        for said in dict.fromkeys(map(str, names)):
-            if (row := rows.get(said.rpartition("/")[2])) is None:
-                mend = nearest(said, rows) or "; ask find, with words for the task"
-                told.append(f"There is no tool {said[:100]!r}{mend}")
+        texts = []
+        for name in dict.fromkeys(map(str, names)):
+            if (row := rows.get(name.rpartition("/")[2])) is None:
+                mend = nearest(name, rows) or "; ask find, with words for the task"
+                texts.append(f"There is no tool {name[:100]!r}{mend}")
             else:
-                said_of_it = await printed([f"{self._root}/{row.object}", "--help"])
-                told.append(said_of_it.partition(STATUSES)[0])
-        return "\n".join(told)
+                help_text = await printed([f"{self._root}/{row.object}", "--help"])
+                texts.append(help_text.partition(STATUSES)[0])
+        return "\n".join(texts)
 
     async def _run(
         self, input_: Mapping[str, Any], result: McpResult, progress: Callable[[str], Awaitable[None]]
@@ -136,5 +136,5 @@ class CodeTools:
                 result.add(frame)
 
         words = [f"{self._root}/{CONFINED}", *self._patterns]
-        given = {key: input_[key] for key in ("cmd", "timeout_secs") if key in input_}
-        await run(f"{self._root}/{RUNNER}", msgspec.json.encode(given), hear, arguments=words)
+        options = {key: input_[key] for key in ("cmd", "timeout_secs") if key in input_}
+        await run(f"{self._root}/{RUNNER}", msgspec.json.encode(options), hear, arguments=words)

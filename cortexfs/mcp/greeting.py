@@ -66,8 +66,8 @@ class Greeted(NamedTuple):
         """Returns True if `text` is the SDK's answer to the greeting."""
         if self.id is None:
             return False
-        said = msgspec.json.decode(text, type=_Answer)
-        return said.method is None and said.id == self.id
+        answer = msgspec.json.decode(text, type=_Answer)
+        return answer.method is None and answer.id == self.id
 
 
 def of_mount(has_prompts: bool) -> Told:
@@ -81,29 +81,29 @@ def of_server(object: str) -> Told | None:
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
     try:
         with execution.run(object, input=msgspec.json.encode({"method": GREETING}), env=environ) as run:
-            told = msgspec.json.decode(results.text(run), type=dict[str, Any])
+            facts = msgspec.json.decode(results.text(run), type=dict[str, Any])
     except (Failed, *UNREADABLE):
         return None
-    if "serverInfo" not in told:
+    if "serverInfo" not in facts:
         return None
-    can = {key: one for key, one in told.get("capabilities", {}).items() if key not in BEYOND}
-    return {key: told[key] for key in SAID if key in told} | {"capabilities": can}
+    can = {key: ability for key, ability in facts.get("capabilities", {}).items() if key not in BEYOND}
+    return {key: facts[key] for key in SAID if key in facts} | {"capabilities": can}
 
 
-def early(told: Callable[[], Told | None]) -> Greeted:
+def early(look: Callable[[], Told | None]) -> Greeted:
     """Read the first line of standard input and no byte more. Answer it if it is a greeting."""
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < MAX_LINE and (byte := os.read(0, 1)):
         line += byte
     try:
-        asked = msgspec.json.decode(line, type=_Greeting)
+        request = msgspec.json.decode(line, type=_Greeting)
     except UNREADABLE:
         return Greeted(bytes(line))
-    version = asked.params.protocolVersion
-    if asked.jsonrpc != "2.0" or version not in VERSIONS or (said := told()) is None:
+    version = request.params.protocolVersion
+    if request.jsonrpc != "2.0" or version not in VERSIONS or (facts := look()) is None:
         return Greeted(bytes(line))
-    result = {"protocolVersion": version, **said}
-    answer = msgspec.json.encode({"jsonrpc": "2.0", "id": asked.id, "result": result}) + b"\n"
+    result = {"protocolVersion": version, **facts}
+    answer = msgspec.json.encode({"jsonrpc": "2.0", "id": request.id, "result": result}) + b"\n"
     while answer:
         answer = answer[os.write(1, answer) :]
-    return Greeted(bytes(line), asked.id)
+    return Greeted(bytes(line), request.id)

@@ -42,8 +42,8 @@ class Bearer:
         if scope["type"] == "http":
             # Blanks around a value do not count (RFC 9110 5.5), but the SDK would compare them.
             scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-            shown = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(shown) != 1 or not hmac.compare_digest(shown[0], self._expected):
+            values = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(values) != 1 or not hmac.compare_digest(values[0], self._expected):
                 refusal = PlainTextResponse(
                     "send the bearer token that ctx mcp serve printed, or that its user chose\n",
                     status_code=401,

@@ -146,9 +146,9 @@ def _with_scopes(address: str, scopes: tuple[str, ...]) -> str:
     if not scopes:
         return address
     parts = urlsplit(address)
-    asked = dict(parse_qsl(parts.query))
-    asked["scope"] = " ".join(dict.fromkeys([*asked.get("scope", "").split(), *scopes]))
-    return urlunsplit(parts._replace(query=urlencode(asked)))
+    query = dict(parse_qsl(parts.query))
+    query["scope"] = " ".join(dict.fromkeys([*query.get("scope", "").split(), *scopes]))
+    return urlunsplit(parts._replace(query=urlencode(query)))
 
 
 async def _sent_back(
@@ -158,18 +158,18 @@ async def _sent_back(
     try:
         line = (await reader.readline()).decode("ascii", "replace").split()
         parts = urlsplit(line[1] if len(line) > 1 else "")
-        given = {key: values[0] for key, values in parse_qs(parts.query).items()}
-        status, said = "404 Not Found", "There is nothing here."
-        if parts.path == PATH and ("code" in given or "error" in given) and not back.done():
-            status, said = "200 OK", DONE
-            if "code" in given:
-                code, state, issuer = given["code"], given.get("state"), given.get("iss")
+        fields = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        status, text = "404 Not Found", "There is nothing here."
+        if parts.path == PATH and ("code" in fields or "error" in fields) and not back.done():
+            status, text = "200 OK", DONE
+            if "code" in fields:
+                code, state, issuer = fields["code"], fields.get("state"), fields.get("iss")
                 back.set_result(AuthorizationCodeResult(code=code, state=state, iss=issuer))
             else:
-                why = given.get("error_description") or given["error"]
+                why = fields.get("error_description") or fields["error"]
                 back.set_exception(OAuthFlowError(f"the login was refused: {why[:500]}"))
-                said = f"You are not logged in: {why[:500]}"
-        body = PAGE.format(html.escape(said)).encode()
+                text = f"You are not logged in: {why[:500]}"
+        body = PAGE.format(html.escape(text)).encode()
         head = ("HTTP/1.1 " + status, "Content-Type: text/html; charset=utf-8", "Connection: close")
         writer.write("\r\n".join((*head, f"Content-Length: {len(body)}", "", "")).encode() + body)
         await writer.drain()

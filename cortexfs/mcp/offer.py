@@ -69,9 +69,9 @@ class McpOffer:
         before, self._known = self._known, dict(sorted(found.items()))
         self._by_name = {}
         names = sent(self._known)
-        for name, one in self._known.items():
+        for name, entry in self._known.items():
             new = names.get(name, name)
-            self._by_name[new] = one._replace(tool=one.tool.model_copy(update={"name": new}))
+            self._by_name[new] = entry._replace(tool=entry.tool.model_copy(update={"name": new}))
         return before != self._known
 
     def _is_wanted(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class McpOffer:
 
     @property
     def paths(self) -> list[str]:
-        return [one.path for one in self._known.values()]
+        return [entry.path for entry in self._known.values()]
 
     def __len__(self) -> int:
         return len(self._known)
@@ -110,8 +110,8 @@ class McpOffer:
     def _look(self, name: str, path: str) -> McpTool | None:
         """Returns None for a tool that this user may not run, or that has just gone."""
         try:
-            seen = os.stat(path)
-            mark = (seen.st_ino, seen.st_mtime_ns)
+            status = os.stat(path)
+            mark = (status.st_ino, status.st_mtime_ns)
             former = self._known.get(name)
             if former and (former.path, former.mark) == (path, mark):
                 return former

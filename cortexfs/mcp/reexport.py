@@ -61,31 +61,31 @@ class Reexport(Server[Any]):
         self._tasks: anyio.abc.TaskGroup | None = None
         self.middleware.append(self._greet)
         for method in METHODS:
-            self.add_request_handler(method, RequestParams, self._asked)
+            self.add_request_handler(method, RequestParams, self._forward)
         self.add_request_handler(LIST, RequestParams, self._list)
         self.add_request_handler(CALL, CallToolRequestParams, self._call)
 
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Describe this server as the server of the mount describes itself to this client."""
-        context, said = ctx, await call_next(ctx)
+        context, answer = ctx, await call_next(ctx)
         if context.method not in ("initialize", "server/discover"):
-            return said
-        known = said if isinstance(said, dict) else said.model_dump(by_alias=True) if said else {}
+            return answer
+        known = answer if isinstance(answer, dict) else answer.model_dump(by_alias=True) if answer else {}
         if context.method == "initialize":
-            asked = (context.params or {}).get("capabilities") or {}
-            can = [each for each in QUESTIONS if asked.get(each) is not None]
+            abilities = (context.params or {}).get("capabilities") or {}
+            can = [each for each in QUESTIONS if abilities.get(each) is not None]
             relay = connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
             self._hold(context, relay)
-        told = await self._ask(context, GREETING, {})
-        info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
-        can = told.get("capabilities", {})
-        known["capabilities"] = {key: one for key, one in can.items() if key not in BEYOND}
+        facts = await self._ask(context, GREETING, {})
+        info = facts.get("serverInfo") or (facts.get("_meta") or {}).get(SERVER_INFO_META_KEY)
+        can = facts.get("capabilities", {})
+        known["capabilities"] = {key: value for key, value in can.items() if key not in BEYOND}
         if context.method == "initialize" and info:
             known["serverInfo"] = info
         elif info:
             known["_meta"] = {**(known.get("_meta") or {}), SERVER_INFO_META_KEY: info}
-        if told.get("instructions"):
-            known["instructions"] = told["instructions"]
+        if facts.get("instructions"):
+            known["instructions"] = facts["instructions"]
         return known
 
     @asynccontextmanager
@@ -115,35 +115,35 @@ class Reexport(Server[Any]):
             self._hold(context, relay)
         return relay
 
-    async def _asked(self, context: Context, _: RequestParams) -> dict[str, Any]:
-        params = {key: one for key, one in (context.params or {}).items() if key not in _OURS}
+    async def _forward(self, context: Context, _: RequestParams) -> dict[str, Any]:
+        params = {key: value for key, value in (context.params or {}).items() if key not in _OURS}
         return await self._ask(context, context.method, params)
 
     async def _ask(self, context: Context, method: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            return await self._said(context, lambda relay, way: relay.ask(way, method, params))
+            return await self._answer(context, lambda relay, way: relay.ask(way, method, params))
         except Failed as failed:
             code = INVALID_PARAMS if failed.code == "EINVAL" else INTERNAL_ERROR
             raise MCPError(code, f"{failed.code}: {failed.message}") from None
 
-    async def _said(self, context: Context, work: Work) -> dict[str, Any]:
+    async def _answer(self, context: Context, work: Work) -> dict[str, Any]:
         """Return the answer, with fields that newer clients expect and a server with a handshake omits."""
-        said = await self._ran(context, work)
+        answer = await self._ran(context, work)
         if context.protocol_version < "2026":
-            return said
-        kept = {"ttlMs": 0, "cacheScope": "private"} if context.method == READ else {}
-        return {"resultType": "complete", **kept, **said}
+            return answer
+        fields = {"ttlMs": 0, "cacheScope": "private"} if context.method == READ else {}
+        return {"resultType": "complete", **fields, **answer}
 
     async def _ran(self, context: Context, work: Work) -> dict[str, Any]:
         if context.method not in INPUT_REQUIRED_METHODS or not able(context):
             return await work(self._relay(context), _channel(context))
         assert self._tasks is not None
-        return await self._rounds.said(self._tasks, context, _channel(context), work)
+        return await self._rounds.result(self._tasks, context, _channel(context), work)
 
     async def _list(self, context: Context, params: RequestParams) -> dict[str, Any]:
-        said = await self._asked(context, params)
+        answer = await self._forward(context, params)
         await anyio.to_thread.run_sync(self._offer.renew)
-        return {**said, "tools": [one for one in said["tools"] if self._is_offered(one)]}
+        return {**answer, "tools": [tool for tool in answer["tools"] if self._is_offered(tool)]}
 
     def _is_offered(self, tool: dict[str, Any]) -> bool:
         """Note the object of a listed tool. Returns True if this user may run it."""
@@ -161,7 +161,7 @@ class Reexport(Server[Any]):
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
         path, arguments = self._paths[params.name], params.arguments or {}
         try:
-            return await self._said(context, lambda relay, way: relay.call(way, path, arguments))
+            return await self._answer(context, lambda relay, way: relay.call(way, path, arguments))
         except Failed as failed:
             why = TextContent(text=f"{failed.code}: {failed.message}")
             return CallToolResult(content=[why], is_error=True)

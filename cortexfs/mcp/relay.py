@@ -71,29 +71,29 @@ class Channel(NamedTuple):
 
     async def tell(self, message: ServerMessage) -> None:
         if message.method == PROGRESS:
-            said = message.params
-            await self.session.report_progress(said["progress"], said.get("total"), said.get("message"))
+            params = message.params
+            await self.session.report_progress(params["progress"], params.get("total"), params.get("message"))
             return
         version = self.session.protocol_version
         try:
-            told = methods.parse_server_notification(message.method, version, message.params)
+            notification = methods.parse_server_notification(message.method, version, message.params)
         except (KeyError, ValidationError):  # this client's version of the protocol lacks it
             return
-        await self.session.send_notification(told, self.request)  # type: ignore[arg-type]
+        await self.session.send_notification(notification, self.request)  # type: ignore[arg-type]
 
     async def question(self, message: ServerMessage) -> ServerAnswer:
         try:
-            asked = methods.parse_server_request(
+            request = methods.parse_server_request(
                 message.method, self.session.protocol_version, message.params
             )
             about = ServerMessageMetadata(related_request_id=self.request)
-            said = await self.session.send_request(asked, _AnyResult, metadata=about)  # type: ignore[arg-type]
+            answer = await self.session.send_request(request, _AnyResult, metadata=about)  # type: ignore[arg-type]
         except MCPError as error:
             return ServerAnswer(error=ServerError(error.error.code, error.error.message, error.error.data))
         except (KeyError, ValidationError) as error:
             why = misfits(error.errors()) if isinstance(error, ValidationError) else message.method
             return ServerAnswer(error=ServerError(INTERNAL_ERROR, f"no valid request to the client: {why}"))
-        return ServerAnswer(said.model_dump(by_alias=True, mode="json", exclude_unset=True))
+        return ServerAnswer(answer.model_dump(by_alias=True, mode="json", exclude_unset=True))
 
 
 class McpRelay:
@@ -121,10 +121,10 @@ class McpRelay:
                 return
             if message.id:
                 answer = await channel.question(message)
-                said = {"id": message.id} | msgspec.to_builtins(answer)
+                params = {"id": message.id} | msgspec.to_builtins(answer)
                 await run(
                     self._object,
-                    msgspec.json.encode({"method": ANSWER, "params": said}),
+                    msgspec.json.encode({"method": ANSWER, "params": params}),
                     _nothing,
                     self._variables,
                 )
@@ -169,9 +169,9 @@ class _Heard:
     def whole(self) -> dict[str, Any]:
         text = "".join(self._pieces)
         if text:
-            said = _answers.decode(text)
-            if said.result is not None:
-                return said.result
-            if said.error is not None:
-                raise MCPError(said.error.code, said.error.message, said.error.data)
+            answer = _answers.decode(text)
+            if answer.result is not None:
+                return answer.result
+            if answer.error is not None:
+                raise MCPError(answer.error.code, answer.error.message, answer.error.data)
         raise self._failed or Failed("EPROTO", "the run ended without an answer", None)

@@ -44,7 +44,7 @@ class McpResult:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._kept = 0
+        self._kept_size = 0
         self._size = 0
         self._media = 0
         self._parts: list[Content] = []
@@ -52,10 +52,10 @@ class McpResult:
 
     def add(self, frame: AnyFrame) -> None:
         if isinstance(frame, frames.Delta):
-            taken = frame.text[: MAX_TEXT - self._kept] if self._size == self._kept else ""
+            piece = frame.text[: MAX_TEXT - self._kept_size] if self._size == self._kept_size else ""
             self._size += len(frame.text)
-            self._kept += len(taken)
-            self._pieces.append(taken)
+            self._kept_size += len(piece)
+            self._pieces.append(piece)
         elif isinstance(frame, frames.Media):
             self._add_part(self._attached(frame.attachment))
         elif isinstance(frame, frames.Observer):
@@ -69,8 +69,8 @@ class McpResult:
 
     def whole(self) -> CallToolResult:
         text = "".join(self._pieces)
-        if self._size > self._kept:
-            text += f"\n[{self._size - self._kept} more characters were cut]"
+        if self._size > self._kept_size:
+            text += f"\n[{self._size - self._kept_size} more characters were cut]"
         content: list[Content] = [TextContent(text=text)] if text else []
         content += self._parts
         if self._failed:
@@ -82,14 +82,14 @@ class McpResult:
             self._parts.append(part)
 
     def _attached(self, attachment: Any) -> Content:
-        said = attachment if isinstance(attachment, dict) else {}
-        url, mime = str(said.get("url", "")), str(said.get("mime_type", ""))
+        fields = attachment if isinstance(attachment, dict) else {}
+        url, mime = str(fields.get("url", "")), str(fields.get("mime_type", ""))
         data = media.at(url, MAX_FILE) if mime.startswith(PLAYED) else None
         if data is not None and media.mime_of(data) == mime and self._media + len(data) <= MAX_MEDIA:
             self._media += len(data)
             kind = ImageContent if mime.startswith("image/") else AudioContent
             return kind(data=base64.b64encode(data).decode(), mime_type=mime)
-        caption, size = said.get("caption"), said.get("size")
+        caption, size = fields.get("caption"), fields.get("size")
         return ResourceLink(
             name=os.path.basename(url[:1000].rstrip("/")) or "file",
             uri=Path(url).as_uri() if url.startswith("/") else url,

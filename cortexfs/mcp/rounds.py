@@ -38,8 +38,8 @@ Work = Callable[[McpRelay, Way], Awaitable[dict[str, Any]]]
 
 def able(context: Context) -> frozenset[str]:
     """Returns the questions that a client declares in its request; none for a client with a handshake."""
-    said = context.session.client_capabilities if context.protocol_version >= "2026" else None
-    return frozenset(each for each in QUESTIONS if getattr(said, each, None) is not None)
+    capabilities = context.session.client_capabilities if context.protocol_version >= "2026" else None
+    return frozenset(each for each in QUESTIONS if getattr(capabilities, each, None) is not None)
 
 
 class Round:
@@ -49,7 +49,7 @@ class Round:
         self.about = about
         self.channel: Channel | None = None  # of the request that waits now
         self.scope = anyio.CancelScope()
-        self.asked: ServerMessage | None = None
+        self.pending: ServerMessage | None = None
         self.outcome: dict[str, Any] | Exception | None = None
         self._turn = self._answered = anyio.Event()
         self._answer = ServerAnswer()
@@ -59,13 +59,13 @@ class Round:
             await self.channel.tell(message)
 
     async def question(self, message: ServerMessage) -> ServerAnswer:
-        self.asked, self._answered = message, anyio.Event()
+        self.pending, self._answered = message, anyio.Event()
         self._turn.set()
         await self._answered.wait()
         return self._answer
 
     def take(self, answer: ServerAnswer) -> None:
-        self.asked, self._answer, self._turn = None, answer, anyio.Event()
+        self.pending, self._answer, self._turn = None, answer, anyio.Event()
         self._answered.set()
 
     async def run(self, work: Work, relay: McpRelay) -> None:
@@ -95,20 +95,22 @@ class Rounds:
         self._open: dict[str, Round] = {}
         self._idle: dict[frozenset[str], list[tuple[McpRelay, anyio.CancelScope]]] = {}
 
-    async def said(self, tasks: TaskGroup, context: Context, channel: Channel, work: Work) -> dict[str, Any]:
+    async def result(
+        self, tasks: TaskGroup, context: Context, channel: Channel, work: Work
+    ) -> dict[str, Any]:
         params = context.params or {}
         about = (context.method, params.get("name"), params.get("uri"))
         if (state := params.get(STATE)) is None:
-            one = Round(about)
-            tasks.start_soon(self._run, one, tasks, able(context), work)
+            round_ = Round(about)
+            tasks.start_soon(self._run, round_, tasks, able(context), work)
         else:
-            one = self._resumed(str(state), about, params.get(RESPONSES))
-        await one.next(channel)
-        if isinstance(one.outcome, Exception):
-            raise one.outcome
-        return one.outcome if one.outcome is not None else self._asks(one)
+            round_ = self._resumed(str(state), about, params.get(RESPONSES))
+        await round_.next(channel)
+        if isinstance(round_.outcome, Exception):
+            raise round_.outcome
+        return round_.outcome if round_.outcome is not None else self._asks(round_)
 
-    async def _run(self, one: Round, tasks: TaskGroup, can: frozenset[str], work: Work) -> None:
+    async def _run(self, round_: Round, tasks: TaskGroup, can: frozenset[str], work: Work) -> None:
         """Run in a session that no other client uses meanwhile. The next client may use it after that."""
         idle = self._idle.setdefault(can, [])
         if not idle:
@@ -116,35 +118,35 @@ class Rounds:
             tasks.start_soon(_hold, relay, held)
             idle.append((relay, held))
         relay, held = idle.pop()
-        await one.run(work, relay)
-        if one.scope.cancel_called or isinstance(one.outcome, Failed):
+        await round_.run(work, relay)
+        if round_.scope.cancel_called or isinstance(round_.outcome, Failed):
             held.cancel()  # the server may still work on it, and would ask the next client
         elif not held.cancel_called:
             idle.append((relay, held))
 
     def _resumed(self, state: str, about: tuple[object, ...], responses: object) -> Round:
-        one = self._open.get(state)
-        if one is None or one.about != about or one.scope.cancel_called:
+        round_ = self._open.get(state)
+        if round_ is None or round_.about != about or round_.scope.cancel_called:
             why = "no request with this state waits (any more); make the request anew"
             raise MCPError(INVALID_PARAMS, why)
         del self._open[state]
         answer = responses.get(KEY) if isinstance(responses, dict) else None
         if isinstance(answer, dict):
-            one.take(ServerAnswer(answer))
-        return one
+            round_.take(ServerAnswer(answer))
+        return round_
 
-    def _asks(self, one: Round) -> dict[str, Any]:
-        if one.asked is None:
+    def _asks(self, round_: Round) -> dict[str, Any]:
+        if round_.pending is None:
             raise MCPError(INTERNAL_ERROR, "the request was given up")
         self._open = {state: each for state, each in self._open.items() if not each.scope.cancel_called}
         if len(self._open) >= MAX_OPEN:
-            one.scope.cancel()
+            round_.scope.cancel()
             raise MCPError(INTERNAL_ERROR, f"{MAX_OPEN} requests wait for clients already; try again later")
         state = secrets.token_urlsafe(32)
-        self._open[state] = one
-        one.scope.deadline = anyio.current_time() + self._seconds
-        asked = {"method": one.asked.method, "params": one.asked.params}
-        return {"resultType": "input_required", "inputRequests": {KEY: asked}, STATE: state}
+        self._open[state] = round_
+        round_.scope.deadline = anyio.current_time() + self._seconds
+        request = {"method": round_.pending.method, "params": round_.pending.params}
+        return {"resultType": "input_required", "inputRequests": {KEY: request}, STATE: state}
 
 
 class _Nobody:

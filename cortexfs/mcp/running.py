@@ -28,26 +28,26 @@ async def run(
     arguments: Sequence[str] = (),
 ) -> None:
     """Run an object to its end, and pass its frames on. Raises Failed if it cannot run, or breaks off."""
-    said = execution.Frames(path)
+    frames = execution.Frames(path)
     with _Spawned([path, *arguments], input, variables) as spawned:
-        while not said.is_over and (data := await spawned.read()):
-            for frame in said.receive(data):
+        while not frames.is_over and (data := await spawned.read()):
+            for frame in frames.receive(data):
                 await hear(frame)
-        if said.is_over:
+        if frames.is_over:
             spawned.let_go()
         else:
-            said.end(await spawned.status())
+            frames.end(await spawned.status())
 
 
 async def printed(words: Sequence[str]) -> str:
     """Returns the output of a program of the mount. Raises Failed if it fails."""
-    said = b""
+    output = b""
     with _Spawned(words, b"", {"CTX_OUTPUT": "text"}) as spawned:
         while data := await spawned.read():
-            said += data
+            output += data
         if await spawned.status():
             raise Failed("EHOSTDOWN", f"{words[-1]} failed; see: ctx status")
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 _ending: list[int] = []  # processes that end by themselves and are to be reaped

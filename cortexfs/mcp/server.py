@@ -102,20 +102,20 @@ class Serving:
             await anyio.sleep(LOOK_SECONDS)
             if await self.renew():
                 await self._tell()
-            for who, uri in await self._shelf.changed():
-                if not isinstance(who, ServerSession):
+            for watcher, uri in await self._shelf.changed():
+                if not isinstance(watcher, ServerSession):
                     await self._bus.publish(ResourceUpdated(uri=uri))
-                elif not await self._told(partial(who.send_resource_updated, uri)):
-                    self._shelf.forget(who)
+                elif not await self._tell_client(partial(watcher.send_resource_updated, uri)):
+                    self._shelf.forget(watcher)
 
     async def _tell(self) -> None:
         """Tell the clients of a change. A client that does not read is dropped."""
         await self._bus.publish(ToolsListChanged())
         for session in list(self._sessions):
-            if not await self._told(session.send_tool_list_changed):
+            if not await self._tell_client(session.send_tool_list_changed):
                 self._sessions.remove(session)
 
-    async def _told(self, tell: Callable[[], Awaitable[None]]) -> bool:
+    async def _tell_client(self, tell: Callable[[], Awaitable[None]]) -> bool:
         with anyio.move_on_after(TELL_SECONDS):
             await tell()
             return True
@@ -153,11 +153,11 @@ class Serving:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         if self._code:
-            said = count(1)
+            counter = count(1)
             return await self._code.call(
                 params.name,
                 params.arguments or {},
-                lambda message: context.session.report_progress(next(said), message=message),
+                lambda message: context.session.report_progress(next(counter), message=message),
             )
         path = self._offer.path(params.name)
         if path is None:
@@ -165,13 +165,13 @@ class Serving:
             path = self._offer.path(params.name)
         if path is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
-        result, told = McpResult(), 0.0
+        result, progress = McpResult(), 0.0
 
         async def hear(frame: AnyFrame) -> None:
-            nonlocal told
+            nonlocal progress
             if isinstance(frame, frames.Progress):
-                told += 1
-                await context.session.report_progress(told, message=frame.message)
+                progress += 1
+                await context.session.report_progress(progress, message=frame.message)
             else:
                 result.add(frame)
 

@@ -109,25 +109,25 @@ class McpShelf:
                 self._watched[key] = stamp
         return found
 
-    async def watch(self, who: Watcher, uri: str) -> None:
+    async def watch(self, watcher: Watcher, uri: str) -> None:
         if (path := self._path(uri)) is None:
             raise MCPError(INVALID_PARAMS, f"{uri[:1000]} is no file of the mount; only those can be watched")
         if len(self._watched) >= MAX_WATCHED:
             raise MCPError(INVALID_PARAMS, f"{MAX_WATCHED} resources are watched already")
-        self._watched[who, uri] = await _in_thread(partial(_stamp, path))
+        self._watched[watcher, uri] = await _in_thread(partial(_stamp, path))
 
-    def forget(self, who: Watcher) -> None:
-        self._watched = {key: stamp for key, stamp in self._watched.items() if key[0] is not who}
+    def forget(self, watcher: Watcher) -> None:
+        self._watched = {key: stamp for key, stamp in self._watched.items() if key[0] is not watcher}
 
     async def _list(self, _: Context, params: PaginatedRequestParams) -> ListResourcesResult:
         begin = int(params.cursor) if params.cursor and params.cursor.isdecimal() else 0
         paths = await _in_thread(self._paths) or []
         more = str(begin + PAGE) if len(paths) > begin + PAGE else None
-        shown = [
+        resources = [
             Resource(uri=Path(path).as_uri(), name=self._title(path), mime_type=_type(path))
             for path in paths[begin : begin + PAGE]
         ]
-        return ListResourcesResult(resources=shown, next_cursor=more)
+        return ListResourcesResult(resources=resources, next_cursor=more)
 
     def _paths(self) -> list[str]:
         """Returns this user's sessions, the newest first, and then the descriptions of tools."""
@@ -147,9 +147,9 @@ class McpShelf:
 
     async def _templates(self, _: Context, __: PaginatedRequestParams) -> ListResourceTemplatesResult:
         root, home = Path(self._root).as_uri(), f"{Path(self._root).as_uri()}/home/{os.getuid()}"
-        made = [("a file beside a tool: description, schema, effects", f"{root}/tool/{{tool}}.d/{{file}}")]
+        rows = [("a file beside a tool: description, schema, effects", f"{root}/tool/{{tool}}.d/{{file}}")]
         if not self._offer.is_bounded:
-            made += [
+            rows += [
                 ("a file beside an agent: system.md, tools, policy", f"{root}/agent/{{agent}}.d/{{file}}"),
                 (
                     "a session with an agent: latest.md, messages.jsonl, events.jsonl",
@@ -160,13 +160,13 @@ class McpShelf:
                     f"{home}/model/{{provider}}/{{model}}.d/session/{{session}}/{{file}}",
                 ),
             ]
-        shown = [ResourceTemplate(name=name, uri_template=template) for name, template in made]
-        return ListResourceTemplatesResult(resource_templates=shown)
+        templates = [ResourceTemplate(name=name, uri_template=template) for name, template in rows]
+        return ListResourceTemplatesResult(resource_templates=templates)
 
     async def _read(self, _: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
         if server := self._links.get(uri):
-            return await _asked(server, uri)
+            return await _read_resource(server, uri)
         path = self._path(uri) or (_path_of(uri) if uri in self._links else None)
         data = await _in_thread(partial(_content, path)) if path else None
         if data is None or path is None:
@@ -212,18 +212,18 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
     return None
 
 
-async def _asked(server: str, uri: str) -> ReadResourceResult:
+async def _read_resource(server: str, uri: str) -> ReadResourceResult:
     """Read a resource of an MCP server, in a run of its object."""
-    said: list[str] = []
+    pieces: list[str] = []
 
     async def hear(frame: AnyFrame) -> None:
         if isinstance(frame, frames.Delta):
-            said.append(frame.text)
+            pieces.append(frame.text)
 
-    asked = {"method": "resources/read", "params": {"uri": uri}}
+    request = {"method": "resources/read", "params": {"uri": uri}}
     try:
-        await run(server, msgspec.json.encode(asked), hear)
-        return ReadResourceResult.model_validate_json("".join(said), by_name=False)
+        await run(server, msgspec.json.encode(request), hear)
+        return ReadResourceResult.model_validate_json("".join(pieces), by_name=False)
     except (Failed, ValueError) as failed:
         raise MCPError(NOT_FOUND, f"{uri[:1000]} cannot be read: {failed}"[:2000]) from None
 
@@ -240,8 +240,8 @@ def _path_of(uri: str) -> str | None:
 
 def _stamp(path: str | None) -> Stamp:
     try:
-        seen = os.stat(path or "")
-        return seen.st_mtime_ns, seen.st_size
+        status = os.stat(path or "")
+        return status.st_mtime_ns, status.st_size
     except OSError:
         return None
 

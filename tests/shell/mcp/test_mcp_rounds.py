@@ -58,13 +58,13 @@ async def test_a_session_with_a_call_that_was_given_up_is_nobody_else_s(
     async with anyio.create_task_group() as tasks:
         said = Rounds("tool/a.mcp")
         channel: Any = None
-        await said.said(tasks, asked(), channel, good)
+        await said.result(tasks, asked(), channel, good)
         with anyio.CancelScope() as leaves:
-            await said.said(tasks, asked(), channel, hangs)
-        await said.said(tasks, asked(), channel, good)
+            await said.result(tasks, asked(), channel, hangs)
+        await said.result(tasks, asked(), channel, good)
         with pytest.raises(Failed):
-            await said.said(tasks, asked(), channel, fails)
-        await said.said(tasks, asked(), channel, good)
+            await said.result(tasks, asked(), channel, fails)
+        await said.result(tasks, asked(), channel, good)
         first, again, second, third, last = made
         assert first is again
         assert second is third
@@ -91,15 +91,15 @@ async def test_a_question_is_open_for_a_time_and_then_for_nobody(monkeypatch: py
     channel: Any = None
     async with anyio.create_task_group() as tasks:
         waits = Rounds("tool/a.mcp")
-        state = (await waits.said(tasks, asked(), channel, asks))["requestState"]
-        assert await waits.said(tasks, with_state(state), channel, asks) == {"said": {"action": "accept"}}
+        state = (await waits.result(tasks, asked(), channel, asks))["requestState"]
+        assert await waits.result(tasks, with_state(state), channel, asks) == {"said": {"action": "accept"}}
         with pytest.raises(MCPError, match="make the request anew"):  # the state is valid once
-            await waits.said(tasks, with_state(state), channel, asks)
+            await waits.result(tasks, with_state(state), channel, asks)
         late = Rounds("tool/a.mcp", seconds=0)
-        state = (await late.said(tasks, asked(), channel, asks))["requestState"]
+        state = (await late.result(tasks, asked(), channel, asks))["requestState"]
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(MCPError, match="make the request anew"):
-            await late.said(tasks, with_state(state), channel, asks)
+            await late.result(tasks, with_state(state), channel, asks)
         tasks.cancel_scope.cancel()
 
 
@@ -110,11 +110,11 @@ async def test_so_many_wait_for_an_answer_and_no_more(monkeypatch: pytest.Monkey
     async with anyio.create_task_group() as tasks:
         said = Rounds("tool/a.mcp")
         states = [
-            (await said.said(tasks, asked(), channel, asks))["requestState"] for _ in range(rounds.MAX_OPEN)
+            (await said.result(tasks, asked(), channel, asks))["requestState"] for _ in range(rounds.MAX_OPEN)
         ]
         with pytest.raises(MCPError):
-            await said.said(tasks, asked(), channel, asks)
-        assert await said.said(tasks, with_state(states[0]), channel, asks)
-        states.append((await said.said(tasks, asked(), channel, asks))["requestState"])
+            await said.result(tasks, asked(), channel, asks)
+        assert await said.result(tasks, with_state(states[0]), channel, asks)
+        states.append((await said.result(tasks, asked(), channel, asks))["requestState"])
         assert len({*states}) == rounds.MAX_OPEN + 1
         tasks.cancel_scope.cancel()
