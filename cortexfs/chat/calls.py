@@ -68,12 +68,12 @@ class Surroundings(NamedTuple):
     rows: Callable[[], int] = lambda: 24
 
 
-def called(name: str, given: Any, sight: Surroundings) -> ShownCall:
+def called(name: str, input_: Any, sight: Surroundings) -> ShownCall:
     """Returns the lines of a call, with its command or change. Input that the line of the call leaves out is
     not part of the rest: the question about the call has a longer line."""
-    body = _body(name, given, sight.read)
+    body = _body(name, input_, sight.read)
     shows, rest = _fitting(body, sight.rows())
-    return ShownCall([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
+    return ShownCall([Show("call", line(name, _rest(name, input_, body), BRIEF)), *shows], rest)
 
 
 def below(shows: list[Show]) -> list[Show]:
@@ -84,68 +84,68 @@ def below(shows: list[Show]) -> list[Show]:
 def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
     """Returns the question, in one line that counts what it leaves out, below the lines of the call. If those
     lines are shown already, `unseen` is the part of them that was cut."""
-    name, given = approval.name, approval.input
-    body = _body(name, given, sight.read if unseen is None else _blind)
-    left = _rest(name, given, body)
+    name, input_ = approval.name, approval.input
+    body = _body(name, input_, sight.read if unseen is None else _blind)
+    others = _rest(name, input_, body)
     reason, effects = (" ".join(text.split()) for text in (approval.reason, ", ".join(approval.effects)))
     shows, rest = _fitting(body, sight.rows()) if unseen is None else ([], [*unseen])
-    said = _about(left) + (f" ({effects})" if effects and not reason else "")
-    if any(len(part) > LONG for part in (said, reason)):
-        rest.append(Show("code", f"{_sentence(reason)} Allow {one_line(name)}{said}?"))
+    summary = _about(others) + (f" ({effects})" if effects and not reason else "")
+    if any(len(part) > LONG for part in (summary, reason)):
+        rest.append(Show("code", f"{_sentence(reason)} Allow {one_line(name)}{summary}?"))
     why = [Show("note", _sentence(_counting(reason, LONG)))] if reason else []
-    told = f"Allow {one_line(name)}{_counting(said, LONG)}?{HINT if rest else ''}"
-    above = [Show("call", line(name, left, BRIEF)), *shows] if shows else []
-    return ShownCall([*above, *why, Show("question", told)], rest)
+    question = f"Allow {one_line(name)}{_counting(summary, LONG)}?{HINT if rest else ''}"
+    above = [Show("call", line(name, others, BRIEF)), *shows] if shows else []
+    return ShownCall([*above, *why, Show("question", question)], rest)
 
 
 def page(name: str, rest: list[Show]) -> ShownCall:
     """Returns the next part of the cut text with the question again, and the part that is left then."""
-    room, shown, left = SCROLLED, [], rest[::-1]
-    while left and room > 0:
-        kind, text = left.pop()
+    room, shows, lines = SCROLLED, [], rest[::-1]
+    while lines and room > 0:
+        kind, text = lines.pop()
         if len(text) > MAX_LINE:
-            left.append(Show(kind, text[MAX_LINE:]))
-        shown.append(Show(kind, f"  {_plain(text[:MAX_LINE])}"))
-        room -= 1 + len(shown[-1].text) // COLUMNS
-    if left:
-        shown.append(Show("note", f"  ... {counted(len(left), 'more line')}"))
-    question = Show("question", f"Allow {one_line(name)}?{HINT if left else ''}")
-    return ShownCall([*shown, question], left[::-1])
+            lines.append(Show(kind, text[MAX_LINE:]))
+        shows.append(Show(kind, f"  {_plain(text[:MAX_LINE])}"))
+        room -= 1 + len(shows[-1].text) // COLUMNS
+    if lines:
+        shows.append(Show("note", f"  ... {counted(len(lines), 'more line')}"))
+    question = Show("question", f"Allow {one_line(name)}?{HINT if lines else ''}")
+    return ShownCall([*shows, question], lines[::-1])
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
     """Returns the lines of a result, named if it failed or if other things were shown since its call."""
     kind: Kind = "failed" if frame.is_error else "result"
-    named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
+    title = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
     text = (f"{frame.name}: {refusals.told(frame)}" if frame.is_error else frame.output).rstrip("\n")
     lines = text.split("\n", RESULT_LINES)
-    told = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
+    shows = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:
-        told.append(Show(kind, f"  ... {counted(lines[-1].count(chr(10)) + 1, 'more line')}"))
-    return [*named, *told] if text else [*named, Show(kind, "  (nothing)")]
+        shows.append(Show(kind, f"  ... {counted(lines[-1].count(chr(10)) + 1, 'more line')}"))
+    return [*title, *shows] if text else [*title, Show(kind, "  (nothing)")]
 
 
-def line(name: str, given: Any, most: int) -> str:
+def line(name: str, input_: Any, most: int) -> str:
     """Returns a call as one line: fs.read path=README.md."""
-    return f"{one_line(name)} {_counting(_said(given), most)}".rstrip()
+    return f"{one_line(name)} {_counting(_summary(input_), most)}".rstrip()
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def _about(given: Any) -> str:
+def _about(input_: Any) -> str:
     """Returns the input of a call as the end of a question: " on app.py with mode=append"."""
-    if isinstance(given, dict) and isinstance(path := given.get("path"), str):
-        return f" on {_value(path)}{_about({key: given[key] for key in given if key != 'path'})}"
-    return f" with {said}" if (said := _said(given)) else ""
+    if isinstance(input_, dict) and isinstance(path := input_.get("path"), str):
+        return f" on {_value(path)}{_about({key: input_[key] for key in input_ if key != 'path'})}"
+    return f" with {summary}" if (summary := _summary(input_)) else ""
 
 
-def _said(given: Any) -> str:
+def _summary(input_: Any) -> str:
     """Returns the input of a call as text for a line."""
-    if isinstance(given, dict):
-        return " ".join(f"{_value(key)}={_value(value)}" for key, value in given.items())
-    return given if isinstance(given, str) else _json(given)
+    if isinstance(input_, dict):
+        return " ".join(f"{_value(key)}={_value(value)}" for key, value in input_.items())
+    return input_ if isinstance(input_, str) else _json(input_)
 
 
 def _counting(text: str, most: int) -> str:
@@ -172,19 +172,21 @@ _BELOW = {
 }
 
 
-def _rest(name: str, given: Any, body: list[Show] | None) -> Any:
+def _rest(name: str, input_: Any, body: list[Show] | None) -> Any:
     """Returns the part of the input that the line of the call shows."""
-    return given if body is None else {key: value for key, value in given.items() if key not in _BELOW[name]}
+    return (
+        input_ if body is None else {key: value for key, value in input_.items() if key not in _BELOW[name]}
+    )
 
 
-def _body(name: str, given: Any, read: Read) -> list[Show] | None:
+def _body(name: str, input_: Any, read: Read) -> list[Show] | None:
     """Returns the lines below a call. Returns None for any other tool, and for an input that is not valid."""
-    if name not in _BELOW or not isinstance(given, dict):
+    if name not in _BELOW or not isinstance(input_, dict):
         return None
     if name == "shell.exec":
-        command = given.get("cmd")
+        command = input_.get("cmd")
         return [Show("code", each) for each in command.split("\n")] if isinstance(command, str) else None
-    change = diffs.of(name, given, read)
+    change = diffs.of(name, input_, read)
     return None if change is None else [Show(_SIDES[each.side], each.text) for each in change]
 
 
@@ -195,11 +197,11 @@ def _fitting(body: list[Show] | None, rows: int) -> ShownCall:
     """Returns as many lines as fit on a screen together with the question. The rest begins with the first
     line that is not shown whole."""
     room, lines = max(rows - AROUND, LEAST_ROWS), body or []
-    shown = [Show(show.kind, f"  {_cut(show.text)}") for show in lines[:room]]
+    shows = [Show(show.kind, f"  {_cut(show.text)}") for show in lines[:room]]
     if (more := len(lines) - room) > 0:
-        shown.append(Show("note", f"  ... {counted(more, 'more line')}"))
-    whole = next((number for number, each in enumerate(lines[:room]) if len(each.text) > MAX_LINE), room)
-    return ShownCall(shown, lines[whole:])
+        shows.append(Show("note", f"  ... {counted(more, 'more line')}"))
+    first_cut = next((number for number, each in enumerate(lines[:room]) if len(each.text) > MAX_LINE), room)
+    return ShownCall(shows, lines[first_cut:])
 
 
 def _cut(text: str) -> str:
@@ -219,9 +221,9 @@ def written(value: Any) -> str:
     return escaped(text, lambda char: json.dumps(char)[1:-1])
 
 
-def edited(given: str) -> dict[str, Any]:
+def edited(text: str) -> dict[str, Any]:
     """Returns the input that the edited text holds. Raises EINVAL if it is not a JSON object."""
-    value = jsontext.decode(given, "what you wrote")
+    value = jsontext.decode(text, "what you wrote")
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"what you wrote: expected a JSON object, got {jsontext.type_name(value)}")
     return value

@@ -117,20 +117,20 @@ class Along:
         """Returns the whole message and forgets its files. If it is too long, raises EMSGSIZE; they stay."""
         if not (self._parts or self.system):
             return text
-        said: dict[str, Any] = {"content": [{"type": "text", "text": text}, *self._parts]}
+        input_: dict[str, Any] = {"content": [{"type": "text", "text": text}, *self._parts]}
         if self.system:
-            said["system"] = self.system
-        _check_fits(said)
+            input_["system"] = self.system
+        _check_fits(input_)
         self._parts, self.names = [], []
-        return said
+        return input_
 
 
-def _check_fits(said: Input) -> None:
+def _check_fits(input_: Input) -> None:
     """Raises EMSGSIZE if the input is too long to be sent. The check uses the longest id and names, so that
     an input that fits here fits later too."""
     longest = "x" * requests.MAX_ID
     try:
-        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=said))
+        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=input_))
     except Fault:
         why = "a message has at most 1 MiB, and this one is longer"
         raise Fault("EMSGSIZE", f"{why}; write the text into a file and name the file") from None
@@ -193,8 +193,8 @@ class ChatPlace:
         from cortexfs.client import new_id
 
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
-        said, is_cut = said_before.recent(past)
-        deeds = talk.recall(said)
+        frames, is_cut = said_before.recent(past)
+        deeds = talk.recall(frames)
         if is_cut and deeds:
             command = f"ctx session show {self.whole} {session}{self.option}"
             deeds.insert(0, Show("note", f"what was said before: {command}"))
@@ -243,37 +243,38 @@ def carry_out(place: ChatPlace, order: TypedCommand) -> CommandOutcome:
 
 
 def _new(place: ChatPlace, argument: str) -> CommandOutcome:
-    there = {one.session for one in place.sessions()}
-    if argument and check_session(argument) in there:
+    sessions = {session.session for session in place.sessions()}
+    if argument and check_session(argument) in sessions:
         raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
     now = time.strftime("%Y-%m-%d-%H%M%S")
     names = itertools.chain([argument or now], (f"{now}-{number}" for number in itertools.count(2)))
-    return CommandOutcome([], next(name for name in names if name not in there))
+    return CommandOutcome([], next(name for name in names if name not in sessions))
 
 
 def _sessions(place: ChatPlace, argument: str) -> CommandOutcome:
-    there = place.sessions()
-    if not there:
+    sessions = place.sessions()
+    if not sessions:
         return CommandOutcome([place.kept_by or _NONE[place.scope]])
-    width = max(len(one.session) for one in there[:LISTED])
+    width = max(len(session.session) for session in sessions[:LISTED])
     lines = [
-        f"{'*' if one.session == place.session else ' '} {one.session:{width}}  {one.state},"
-        f" {counted(one.messages, 'message')}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.updated))}"
-        for one in there[:LISTED]
+        f"{'*' if session.session == place.session else ' '} {session.session:{width}}  {session.state},"
+        f" {counted(session.messages, 'message')},"
+        f" {time.strftime('%Y-%m-%d %H:%M', time.localtime(session.updated))}"
+        for session in sessions[:LISTED]
     ]
-    if len(there) > LISTED:
-        lines.append(f"  and {len(there) - LISTED} more: ctx session list {place.name}{place.option}")
+    if len(sessions) > LISTED:
+        lines.append(f"  and {len(sessions) - LISTED} more: ctx session list {place.name}{place.option}")
     return CommandOutcome(lines)
 
 
 def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
-    there = [one.session for one in place.sessions()]
-    if argument and check_session(argument) not in there and not place.is_elsewhere:
+    sessions = [session.session for session in place.sessions()]
+    if argument and check_session(argument) not in sessions and not place.is_elsewhere:
         mend = f"see /sessions, or begin it: /new {argument}"
         raise Fault("ENOENT", f"there is no session {argument!r}; {mend}")
-    others = [name for name in (place.before, *there) if name and name != place.session]
+    others = [name for name in (place.before, *sessions) if name and name != place.session]
     name = argument or next(iter(others), None)
     if name is None:
         raise Fault("ENOENT", "there is no other session; begin one with /new")
@@ -293,10 +294,10 @@ def _model(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", f"{place.name} is an agent, whose model is the file model in its .d/")
     if not argument:
         return CommandOutcome([f"{place.name} answers; talk with another: /model NAME, of ctx ls model"])
-    path, whole = place.outside.find(argument)
-    if not whole.startswith("model/"):
-        raise Fault("EINVAL", f"{whole} is no model; see: ctx ls model")
-    place.path, place.whole = path, whole
+    path, name = place.outside.find(argument)
+    if not name.startswith("model/"):
+        raise Fault("EINVAL", f"{name} is no model; see: ctx ls model")
+    place.path, place.whole = path, name
     return _new(place, "")
 
 
@@ -305,9 +306,9 @@ def _system(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", f"{place.name} is an agent, whose system prompt is system.md in its .d/")
     if argument:
         place.along.system = "" if argument == "-" else argument
-    told = place.along.system
+    text = place.along.system
     none = "no system prompt is set; set one with /system TEXT, remove it with /system -"
-    return CommandOutcome([f"system prompt: {told}" if told else none])
+    return CommandOutcome([f"system prompt: {text}" if text else none])
 
 
 def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
@@ -330,13 +331,13 @@ def _save(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", f"{place.kept_by}; save it there")
     path = os.path.abspath(os.path.expanduser(argument))
     with os_faults("nothing has been said yet in this session"):
-        said = [*said_before.messages(stored.place(place.root, place.whole, place.scope, place.session))]
+        messages = [*said_before.messages(stored.place(place.root, place.whole, place.scope, place.session))]
     whose = {"user": "You", "assistant": place.name}
     with os_faults(f"{path} cannot be written"), open(path, "x", encoding="utf-8") as file:
-        for message in said:
+        for message in messages:
             text = "".join(part.text for part in message.content)
             file.write(f"## {whose.get(message.role, message.role)}\n\n{text.strip()}\n\n")
-    return CommandOutcome([f"saved {counted(len(said), 'message')} in {path}"])
+    return CommandOutcome([f"saved {counted(len(messages), 'message')} in {path}"])
 
 
 _WHOSE = {

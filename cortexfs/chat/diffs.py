@@ -27,14 +27,14 @@ class DiffLine(NamedTuple):
     text: str
 
 
-def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
+def of(name: str, input_: dict[str, Any], read: Read) -> list[DiffLine] | None:
     """Returns the change that a call makes, or None if its input is not valid."""
-    path, diff = given.get("path"), given.get("diff")
+    path, diff = input_.get("path"), input_.get("diff")
     if not isinstance(path, str):
         return None
-    if name == "fs.replace" and isinstance(diff, str) and not {"old", "new"} & given.keys():
+    if name == "fs.replace" and isinstance(diff, str) and not {"old", "new"} & input_.keys():
         return [DiffLine(_SIDES.get(line[:1], "!"), line) for line in _lines(diff)]
-    if (found := _CHANGES[name](given)) is None:
+    if (found := _CHANGES[name](input_)) is None:
         return None
     bare, change = found
     try:
@@ -58,19 +58,19 @@ def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
 Change: TypeAlias = tuple[list[DiffLine], Callable[[str], str | None]]
 
 
-def _written(given: dict[str, Any]) -> Change | None:
-    content = given.get("content")
-    if not isinstance(content, str) or given.get("encoding", "utf-8") != "utf-8":
+def _written(input_: dict[str, Any]) -> Change | None:
+    content = input_.get("content")
+    if not isinstance(content, str) or input_.get("encoding", "utf-8") != "utf-8":
         return None
-    is_added = given.get("mode") == "append"
+    is_added = input_.get("mode") == "append"
     return difference([], _lines(content)), lambda old: old + content if is_added else content
 
 
-def _replaced(given: dict[str, Any]) -> Change | None:
-    old, new = given.get("old"), given.get("new")
+def _replaced(input_: dict[str, Any]) -> Change | None:
+    old, new = input_.get("old"), input_.get("new")
     if not isinstance(old, str) or not isinstance(new, str) or not old:
         return None
-    count = -1 if given.get("all") is True else 1
+    count = -1 if input_.get("all") is True else 1
     return difference(_lines(old), _lines(new)), lambda text: _exchanged(text, old, new, count)
 
 
@@ -96,29 +96,29 @@ def difference(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:
     start = _common(before, after)
     end = _common(before[start:][::-1], after[start:][::-1])
     skipped = max(start - CONTEXT, 0)
-    kept = max(end - CONTEXT, 0)
-    left, right = before[skipped : len(before) - kept], after[skipped : len(after) - kept]
-    if len(left) * len(right) > MAX_PAIRS:
-        told = f"too much to compare: {len(left):,} lines become {len(right):,}; what it puts there:"
-        return [DiffLine("!", told), *(DiffLine("+", f"+{line}") for line in right)]
+    tail = max(end - CONTEXT, 0)
+    old, new = before[skipped : len(before) - tail], after[skipped : len(after) - tail]
+    if len(old) * len(new) > MAX_PAIRS:
+        message = f"too much to compare: {len(old):,} lines become {len(new):,}; what it puts there:"
+        return [DiffLine("!", message), *(DiffLine("+", f"+{line}") for line in new)]
     lines: list[DiffLine] = []
-    for group in SequenceMatcher(None, left, right).get_grouped_opcodes(CONTEXT):
+    for group in SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]
         spans = _span(first[1], last[2], skipped), _span(first[3], last[4], skipped)
         lines.append(DiffLine("@", f"@@ -{spans[0]} +{spans[1]} @@"))
         for tag, a, b, c, d in group:
             if tag == "equal":
-                lines += [DiffLine(" ", f" {line}") for line in left[a:b]]
+                lines += [DiffLine(" ", f" {line}") for line in old[a:b]]
                 continue
-            lines += [DiffLine("-", f"-{line}") for line in left[a:b]]
-            lines += [DiffLine("+", f"+{line}") for line in right[c:d]]
+            lines += [DiffLine("-", f"-{line}") for line in old[a:b]]
+            lines += [DiffLine("+", f"+{line}") for line in new[c:d]]
     return lines
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
     """Returns the number of lines that are the same at the beginning of both."""
-    pairs = zip(one, other, strict=False)
-    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(first, second, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _span(start: int, stop: int, skipped: int) -> str:

@@ -72,12 +72,12 @@ Decide: TypeAlias = Callable[[Approval, Interrupts], Decision | None]
 
 
 def decider(approved: list[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
-    def decide(asked: Approval, pressed: Interrupts) -> Decision | None:
-        if any(fnmatchcase(asked.name, each) for each in approved):
+    def decide(approval: Approval, pressed: Interrupts) -> Decision | None:
+        if any(fnmatchcase(approval.name, each) for each in approved):
             return "allow_once"
         if not is_asked:
             return None
-        while (decision := _decided(pressed)) != "deny" and (unseen := talk.unseen(asked.call)):
+        while (decision := _decided(pressed)) != "deny" and (unseen := talk.unseen(approval.call)):
             for each in unseen:
                 show(each)
         return decision
@@ -127,7 +127,7 @@ class Exchange:
         show: Callable[[Show], None],
         *,
         heard: Callable[[AnyFrame], None] = lambda frame: None,
-        decide: Decide = lambda asked, pipe: None,
+        decide: Decide = lambda approval, pipe: None,
         is_asked: bool = False,
     ) -> None:
         """With `is_asked`, the person fills in forms of tools on the terminal."""
@@ -168,12 +168,12 @@ class Exchange:
             self._heard(frame)
             self.do(self._talk.hear(frame))
         # Decide the open questions of our runs. Questions of other people's runs are theirs to decide.
-        for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
-            decision = self._decide(asked, pressed)
+        for approval in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
+            decision = self._decide(approval, pressed)
             if decision is None:
-                self._show(Show("question", UNASKED.format(one_line(asked.name))))
-            self.do(self._talk.decide(decision or "deny", call=asked.call))
-        while (form := self._talk.forms.first) and self._talk.is_ours(form.asked):
+                self._show(Show("question", UNASKED.format(one_line(approval.name))))
+            self.do(self._talk.decide(decision or "deny", call=approval.call))
+        while (form := self._talk.forms.first) and self._talk.is_ours(form.question):
             self.do(self._filled(form, pressed))
         for _ in range(pressed.take()):
             self.do(self._talk.interrupt())
@@ -232,8 +232,8 @@ class PipedInput:
                 except Fault as fault:
                     self._printer.show(Show("error", fault.message))
             return EXIT_OK
-        except PersonLeft as left:
-            return left.status
+        except PersonLeft as departure:
+            return departure.status
         finally:
             self._hang_up()
 
@@ -264,13 +264,13 @@ class PipedInput:
                 return lines + line
             lines, prompt = f"{lines}{line[:-1]}\n", "  "
 
-    def _take(self, meant: TypedText | TypedCommand | None) -> None:
-        if isinstance(meant, TypedText):
-            self._say(self._place.along.with_text(meant.text))
-        elif meant and meant.name == "/quit":
+    def _take(self, entry: TypedText | TypedCommand | None) -> None:
+        if isinstance(entry, TypedText):
+            self._say(self._place.along.with_text(entry.text))
+        elif entry and entry.name == "/quit":
             raise PersonLeft(EXIT_OK)
-        elif meant:
-            outcome = commands.carry_out(self._place, meant)
+        elif entry:
+            outcome = commands.carry_out(self._place, entry)
             for line in outcome.lines:
                 self._printer.show(Show("note", line))
             if outcome.session:
@@ -278,7 +278,7 @@ class PipedInput:
             if outcome.message:
                 self._say(outcome.message)
 
-    def _say(self, said: Input) -> None:
+    def _say(self, input_: Input) -> None:
         deeds: list[Deed] = []
         if self._conversation is None:
             self._conversation = self._place.connect()
@@ -288,7 +288,7 @@ class PipedInput:
         decide = decider([], is_asked, self._talk, show)
         exchange = Exchange(self._talk, self._conversation, show, decide=decide, is_asked=is_asked)
         try:
-            exchange.do([*deeds, *self._talk.say(said)])
+            exchange.do([*deeds, *self._talk.say(input_)])
             exchange.run()
         except Fault:
             self._hang_up()

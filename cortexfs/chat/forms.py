@@ -30,41 +30,43 @@ Filled: TypeAlias = list[Show | Respond]
 class AskedForm:
     """A question and its answers so far. Raises EINVAL if no person could answer the question."""
 
-    def __init__(self, asked: Question) -> None:
-        self.asked = asked
-        self._left = forms.fields(asked.schema) if isinstance(asked.schema, dict) else []
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._fields = forms.fields(question.schema) if isinstance(question.schema, dict) else []
         self._values: dict[str, Any] = {}
-        if not isinstance(asked.schema, dict) and not (asked.url or "").startswith(("https://", "http://")):
-            raise Fault("EINVAL", f"{one_line(asked.name)} asks for neither a form nor an address")
+        if not isinstance(question.schema, dict) and not (question.url or "").startswith(
+            ("https://", "http://")
+        ):
+            raise Fault("EINVAL", f"{one_line(question.name)} asks for neither a form nor an address")
 
     @property
     def prompt(self) -> str:
-        return self._left[0].prompt if self._left else CONFIRM
+        return self._fields[0].prompt if self._fields else CONFIRM
 
     def begun(self) -> list[Show]:
-        message = one_line(self.asked.message[:MAX_SHOWN])
-        return [Show("question", f"{one_line(self.asked.name)} asks: {message}"), *self._step()]
+        message = one_line(self.question.message[:MAX_SHOWN])
+        return [Show("question", f"{one_line(self.question.name)} asks: {message}"), *self._step()]
 
     def _step(self) -> list[Show]:
-        if self._left:
-            return [Show("note", line) for line in self._left[0].listing]
-        if self.asked.url:
-            return [Show("code", f"  {one_line(self.asked.url)}"), Show("question", "Will you open it?")]
-        said = [
+        if self._fields:
+            return [Show("note", line) for line in self._fields[0].listing]
+        if self.question.url:
+            return [Show("code", f"  {one_line(self.question.url)}"), Show("question", "Will you open it?")]
+        shows = [
             Show("code", f"  {one_line(name)}: {one_line(str(value))[:MAX_SHOWN]}")
             for name, value in self._values.items()
         ]
-        return [*said, Show("question", f"Send this to {one_line(self.asked.name)}?")]
+        return [*shows, Show("question", f"Send this to {one_line(self.question.name)}?")]
 
     def take(self, line: str) -> list[Show] | Respond:
         """Returns the next step, or the answer. Raises EINVAL if the line is not valid for the field."""
-        if not self._left:
+        if not self._fields:
             return self._confirmed(line)
-        field = self._left[0]
+        field = self._fields[0]
         line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # not always UTF-8
         if (value := field.read(line)) is not None:
             self._values[field.name] = value
-        del self._left[0]
+        del self._fields[0]
         return self._step()
 
     def _confirmed(self, line: str) -> Respond:
@@ -73,11 +75,11 @@ class AskedForm:
         if word in ("n", "no"):
             return self.declined
         check_content(self._values)
-        return Respond(run=self.asked.run or "", question=self.asked.question, content=self._values)
+        return Respond(run=self.question.run or "", question=self.question.question, content=self._values)
 
     @property
     def declined(self) -> Respond:
-        return Respond(run=self.asked.run or "", question=self.asked.question)
+        return Respond(run=self.question.run or "", question=self.question.question)
 
 
 class OpenForms:
@@ -88,46 +90,46 @@ class OpenForms:
     def first(self) -> AskedForm | None:
         return next(iter(self._open.values()), None)
 
-    def hear(self, asked: Question) -> Filled:
+    def hear(self, question: Question) -> Filled:
         try:
-            form = AskedForm(asked)
+            form = AskedForm(question)
         except Fault as fault:
-            declined = Respond(run=asked.run or "", question=asked.question)
+            declined = Respond(run=question.run or "", question=question.question)
             return [Show("error", f"declined: {fault.message}"), declined]
-        self._open[asked.question] = form
+        self._open[question.question] = form
         return [*form.begun()] if form is self.first else []
 
     def recall(self, past: Iterable[AnyFrame]) -> Filled:
         """Open the forms of past questions that are not answered yet."""
-        asked: dict[str, Question] = {}
+        questions: dict[str, Question] = {}
         for frame in past:
             if isinstance(frame, Question):
-                asked[frame.question] = frame
+                questions[frame.question] = frame
             elif isinstance(frame, Observer) and (answer := approvals.read_answer(frame)):
-                asked.pop(answer.question, None)
-        return [deed for question in asked.values() for deed in self.hear(question)]
+                questions.pop(answer.question, None)
+        return [deed for question in questions.values() for deed in self.hear(question)]
 
     def take(self, line: str) -> Filled:
         """Pass a line to the first form: the value of its field, or the final yes or no."""
         assert self.first is not None
-        said = self.first.take(line)
-        return self._answered(said, "sent") if isinstance(said, Respond) else [*said]
+        result = self.first.take(line)
+        return self._answered(result, "sent") if isinstance(result, Respond) else [*result]
 
     def decline(self) -> Filled:
         assert self.first is not None
         return self._answered(self.first.declined, "")
 
     def _answered(self, answer: Respond, how: str) -> Filled:
-        told = Show("note", how if answer.content is not None else "declined")
-        return [told, answer, *self.settle(answer.question)]
+        note = Show("note", how if answer.content is not None else "declined")
+        return [note, answer, *self.settle(answer.question)]
 
     def settle(self, question: str) -> Filled:
         """Close the form of a question that is settled. If it was the first, show the next one."""
-        was_first = self.first is not None and self.first.asked.question == question
+        was_first = self.first is not None and self.first.question.question == question
         self._open.pop(question, None)
         return [*self.first.begun()] if was_first and self.first else []
 
     def over(self, run: str | None = None) -> None:
         """Close the forms of a run that is over, or all forms if no run is named."""
-        left = {id_: form for id_, form in self._open.items() if run and form.asked.run != run}
-        self._open = left
+        rest = {id_: form for id_, form in self._open.items() if run and form.question.run != run}
+        self._open = rest

@@ -120,16 +120,16 @@ class History(PromptHistory):
                 file.write(line)
 
     def _shorten(self, newest: list[str]) -> None:
-        kept: list[bytes] = []
+        lines: list[bytes] = []
         room = MAX_FILE // 2
         for entry in newest:
             line = msgspec.json.encode(entry) + b"\n"
             if (room := room - len(line)) < 0:
                 break
-            kept.append(line)
+            lines.append(line)
         aside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with open(aside, "wb", opener=_private) as file:
-            file.writelines(reversed(kept))
+            file.writelines(reversed(lines))
         os.replace(aside, self._path)
 
 

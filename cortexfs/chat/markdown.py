@@ -75,19 +75,19 @@ class MarkdownStream:
         if not self._has_news:
             return ""
         self._has_news = self.behind
-        done, rest, whole = split(self._text[:MAX_STEP])
+        done, rest, is_whole = split(self._text[:MAX_STEP])
         self._text = rest + self._text[MAX_STEP:]
-        return self._lines(done, width, whole)
+        return self._lines(done, width, is_whole)
 
     def end(self, width: int) -> str:
         """Returns the rest of a finished answer. The next answer begins anew."""
-        said = ""
+        text = ""
         while self.behind:
-            said += self.settled(width)
+            text += self.settled(width)
         rest, self._text = self._text, ""
-        said += self._lines(rest, width, True)
+        text += self._lines(rest, width, True)
         self._gap = ""
-        return said
+        return text
 
     def live(self, width: int, rows: int) -> str:
         """Returns the last `rows` lines that are not settled; empty while more than one step is left."""
@@ -98,9 +98,9 @@ class MarkdownStream:
             self._drawn = (text, width, rendered(text, width, self._style))
         return "".join((self._gap + self._drawn[2]).splitlines(keepends=True)[-rows:])
 
-    def _lines(self, text: str, width: int, whole: bool) -> str:
+    def _lines(self, text: str, width: int, is_whole: bool) -> str:
         if lines := rendered(text, width, self._style):
-            lines, self._gap = self._gap + lines, "\n" * whole
+            lines, self._gap = self._gap + lines, "\n" * is_whole
         return lines
 
 
@@ -167,8 +167,8 @@ def _block(console: Console, tokens: list[Token]) -> str:
     markdown = _Markdown("", code_theme=CODE, hyperlinks=False)
     markdown.parsed = tokens
     lines = [_line(console, line) for line in console.render_lines(markdown, pad=False)]
-    there = [number for number, line in enumerate(lines) if line.strip()]
-    return "".join(lines[there[0] : there[-1] + 1]) if there else ""
+    numbers = [number for number, line in enumerate(lines) if line.strip()]
+    return "".join(lines[numbers[0] : numbers[-1] + 1]) if numbers else ""
 
 
 class _Code(CodeBlock):
@@ -210,13 +210,13 @@ class _Markdown(Markdown):
 def _line(console: Console, segments: list[Segment]) -> str:
     """Returns a line without the spaces that would fill it up: they wrap when the window gets narrower."""
     system = console._color_system
-    told = [segment for segment in segments if not segment.control]
-    while told and not told[-1].text.strip():
-        told.pop()
-    if told:
-        told[-1] = Segment(told[-1].text.rstrip(" "), told[-1].style)
+    parts = [segment for segment in segments if not segment.control]
+    while parts and not parts[-1].text.strip():
+        parts.pop()
+    if parts:
+        parts[-1] = Segment(parts[-1].text.rstrip(" "), parts[-1].style)
     line = ""
-    for segment in told:
+    for segment in parts:
         text, style = prose(segment.text), segment.style
         line += style.render(text, color_system=system) if style and system else text
     return line + "\n"

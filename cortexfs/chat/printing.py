@@ -45,13 +45,13 @@ SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of a person's message
 
 def uttered(text: str) -> list[Show]:
     """Returns the beginning of a person's message, as its writer has seen the rest."""
-    shown = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
-    said = [Show("other", quoted(shown))]
-    if more := text[len(shown) :].count("\n"):
-        said.append(Show("note", f"  and {more:,} lines more"))
-    elif len(shown) < len(text):
-        said.append(Show("note", f"  and {len(text) - len(shown):,} characters more"))
-    return said
+    head = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
+    shows = [Show("other", quoted(head))]
+    if more := text[len(head) :].count("\n"):
+        shows.append(Show("note", f"  and {more:,} lines more"))
+    elif len(head) < len(text):
+        shows.append(Show("note", f"  and {len(text) - len(head):,} characters more"))
+    return shows
 
 
 class Printer:

@@ -58,13 +58,13 @@ def folder(root: str, object_: str, space: str) -> Path:
     return home(root, space) / f"{object_}.d" / "session"
 
 
-def kept_by(path: str, whole: str) -> str:
+def kept_by(path: str, name: str) -> str:
     """Returns a sentence about the other machine that keeps an agent's sessions; empty if none does."""
-    origin = text(Path(f"{os.path.realpath(path)}.d/origin")) if whole.startswith("agent/") else ""
+    origin = text(Path(f"{os.path.realpath(path)}.d/origin")) if name.startswith("agent/") else ""
     if not origin.startswith("machine:"):
         return ""
     machine = origin.removeprefix("machine:")
-    return f"the sessions of {whole} are kept on {'its machine' if machine == 'any' else machine}"
+    return f"the sessions of {name} are kept on {'its machine' if machine == 'any' else machine}"
 
 
 def objects(root: str, space: str) -> list[str]:
@@ -89,19 +89,19 @@ def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
         return
     with contextlib.suppress(OSError), open(inside / FACTS, "rb") as file:
         for line in file:
-            one = json.loads(line)
-            told = one["state"], one["updated"], one["messages"], one["size"]
-            more = one.get("machine"), one.get("cwd", "")
-            yield StoredSession(object_, one["session"], space, *told, inside / one["session"], *more)
+            record = json.loads(line)
+            facts = record["state"], record["updated"], record["messages"], record["size"]
+            more = record.get("machine"), record.get("cwd", "")
+            yield StoredSession(object_, record["session"], space, *facts, inside / record["session"], *more)
 
 
 def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
     try:
-        there = [name for name in os.listdir(inside) if name != INDEX and not names.fault_of(name)]
+        listing = [name for name in os.listdir(inside) if name != INDEX and not names.fault_of(name)]
     except OSError:
         return []
-    found = [one for name in there if (one := _stored(inside / name, object_, space))]
-    return sorted(found, key=lambda one: (-one.updated, one.session))
+    found = [session for name in listing if (session := _stored(inside / name, object_, space))]
+    return sorted(found, key=lambda session: (-session.updated, session.session))
 
 
 def place(root: str, object_: str, space: str, session: str) -> Path:
@@ -111,8 +111,8 @@ def place(root: str, object_: str, space: str, session: str) -> Path:
 
 
 def find(root: str, object_: str, space: str, session: str) -> StoredSession:
-    if one := _stored(place(root, object_, space, session), object_, space):
-        return one
+    if found := _stored(place(root, object_, space, session), object_, space):
+        return found
     raise Fault("ENOENT", f"{object_} has no {space} session {session!r}; see: ctx session list {object_}")
 
 
@@ -121,27 +121,27 @@ def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
         stat = os.stat(place / "events.jsonl")
     except OSError:
         return None
-    said = meta(place)
-    messages = said.get("messages")
+    facts = meta(place)
+    messages = facts.get("messages")
     return StoredSession(
         object_,
         place.name,
         space,
-        str(text(place / "state") or said.get("state") or "idle"),
+        str(text(place / "state") or facts.get("state") or "idle"),
         stat.st_mtime,
         messages if isinstance(messages, int) else 0,
         stat.st_size,
         place,
-        said.get("machine"),
-        said.get("cwd") or "",
+        facts.get("machine"),
+        facts.get("cwd") or "",
     )
 
 
 def meta(place: Path) -> dict[str, Any]:
     """Returns the fields of meta.json; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(said := json.loads((place / "meta.json").read_bytes()), dict):
-            return said
+        if isinstance(facts := json.loads((place / "meta.json").read_bytes()), dict):
+            return facts
     return {}
 
 
@@ -153,29 +153,29 @@ def text(path: Path) -> str:
         return ""
 
 
-def expired(there: list[StoredSession], age: float | None, keep: int | None) -> list[StoredSession]:
+def expired(sessions: list[StoredSession], age: float | None, keep: int | None) -> list[StoredSession]:
     """Returns the sessions of one object that may go, from a list with the newest first. A session may go if
     unused for `age` seconds, or not among the `keep` newest. The newest, a running one and `default` stay."""
     now = time.time()
     return [
-        one
-        for rank, one in enumerate(there)
+        session
+        for rank, session in enumerate(sessions)
         if rank
-        and one.state != "active"
-        and one.session != KEPT
-        and ((age is not None and now - one.updated > age) or (keep is not None and rank >= keep))
+        and session.state != "active"
+        and session.session != KEPT
+        and ((age is not None and now - session.updated > age) or (keep is not None and rank >= keep))
     ]
 
 
-def rename(one: StoredSession, name: str) -> None:
+def rename(session: StoredSession, name: str) -> None:
     if names.check(name) == INDEX:
         raise Fault("EINVAL", "no session can be named index; choose another name")
-    if "+" in one.session + name:
+    if "+" in session.session + name:
         raise Fault("EPERM", "a session with + in its name is of a team, and cannot be renamed")
     until = time.monotonic() + LEAVE_SECONDS
     while True:
         try:
-            one.path.rename(one.path.with_name(name))
+            session.path.rename(session.path.with_name(name))
             return
         except OSError as problem:
             code = code_of(problem.errno)
@@ -187,18 +187,18 @@ def rename(one: StoredSession, name: str) -> None:
                 raise
 
 
-def remove(one: StoredSession) -> None:
+def remove(session: StoredSession) -> None:
     """Remove a session. Without its log it has ended, and one rmdir(2) takes the rest of it."""
     import shutil  # a slow import that only removing needs
 
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(one.path / "events.jsonl")
+            os.unlink(session.path / "events.jsonl")
         with contextlib.suppress(OSError):
-            os.rmdir(one.path)
+            os.rmdir(session.path)
             return
-        shutil.rmtree(one.path)  # the rest is no session
+        shutil.rmtree(session.path)  # the rest is no session
     except PermissionError:
-        if one.space != "shared":
+        if session.space != "shared":
             raise
         raise Fault("EACCES", "only the daemon's owner may remove shared sessions") from None

@@ -92,8 +92,8 @@ class Talk:
         self._cwd = cwd
         self._sent: dict[str, Send] = {}  # our messages, not known to have begun
         self._runs: dict[str, _Run] = {}
-        self._ours: set[str] = set()
-        self._shown: set[str] = set()
+        self._own_requests: set[str] = set()
+        self._shown_requests: set[str] = set()
         self._cancelled: set[str] = set()
 
     @property
@@ -111,15 +111,15 @@ class Talk:
 
     # The person's actions.
 
-    def say(self, said: Input, id_: str | None = None, is_shown: bool = True) -> list[Deed]:
+    def say(self, input_: Input, id_: str | None = None, is_shown: bool = True) -> list[Deed]:
         """Send a message. If it is not shown already, it is shown when its run begins."""
         self._warned = False
         id_, cwd = id_ or self._new_id(), self._cwd
-        send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=said)
+        send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=input_)
         self._sent[id_], self._cwd = send, None
-        self._ours.add(id_)
+        self._own_requests.add(id_)
         if is_shown:
-            self._shown.add(id_)
+            self._shown_requests.add(id_)
         return [send]
 
     def interrupt(self) -> list[Deed]:
@@ -135,53 +135,53 @@ class Talk:
         self._warned = True
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
-    def is_ours(self, asked: frames.Approval | frames.Question) -> bool:
+    def is_ours(self, question: frames.Approval | frames.Question) -> bool:
         """Returns True if one of our messages led to the question."""
-        return (run := self._runs.get(asked.run or "")) is not None and run.request in self._ours
+        return (run := self._runs.get(question.run or "")) is not None and run.request in self._own_requests
 
     def decide(
         self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
     ) -> list[Deed]:
         """Decide the question about `call`, by default the first one. `input` replaces the model's input."""
         call = next(iter(self.questions)) if call is None else call
-        asked = self.questions[call]
-        if input == asked.input:
+        approval = self.questions[call]
+        if input == approval.input:
             input = None
         if input is not None:
             requests.check_edited(input, decision)
         self._decided.add(call)
-        approve = requests.Approve(run=asked.run or "", call=call, decision=decision, input=input)
+        approve = requests.Approve(run=approval.run or "", call=call, decision=decision, input=input)
         changed = ", as you changed it" if input is not None else ""
-        said = Show("note", f"{TOLD[decision]}{changed}: {one_line(asked.name)}")
-        return [said, approve, *self._settled(call)]
+        note = Show("note", f"{TOLD[decision]}{changed}: {one_line(approval.name)}")
+        return [note, approve, *self._settled(call)]
 
     def unseen(self, call: str | None = None) -> list[Show]:
         """Returns the page that the person must see before this call, or the first, may be allowed: the next
         part of the cut text and the question again. Returns nothing if all was seen."""
-        asked = self.questions[next(iter(self.questions)) if call is None else call]
-        if (rest := self._rest.get(asked.call)) is None:
-            return self._put(asked)
+        approval = self.questions[next(iter(self.questions)) if call is None else call]
+        if (rest := self._rest.get(approval.call)) is None:
+            return self._put(approval)
         if not rest:
             return []
-        shows, self._rest[asked.call] = calls.page(asked.name, rest)
+        shows, self._rest[approval.call] = calls.page(approval.name, rest)
         return shows
 
     def _denials(self) -> list[requests.Approve]:
         """Returns denials to send before a cancel, so that no question of the run stays open. In a shared
         session the questions may be another person's, so there are none."""
-        asked = self.questions if self.scope != "shared" else {}
-        self._decided |= asked.keys()
+        own = self.questions if self.scope != "shared" else {}
+        self._decided |= own.keys()
         return [
-            requests.Approve(run=each.run or "", call=call, decision="deny") for call, each in asked.items()
+            requests.Approve(run=each.run or "", call=call, decision="deny") for call, each in own.items()
         ]
 
     def back(self) -> list[Deed]:
         """Returns the requests to send on a new connection."""
         resume = Resume(id=RESUME, session=self.session, scope=self.scope, after=self.last)
-        asked: list[Deed] = [resume, *self._sent.values()]
+        deeds: list[Deed] = [resume, *self._sent.values()]
         if self.cancelling:  # the daemon may not have received it
-            asked += [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
-        return asked
+            deeds += [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
+        return deeds
 
     def lost(self) -> list[Deed]:
         """The connection is lost. A temp session ends with it, and its runs will not report their end."""
@@ -259,7 +259,7 @@ class Talk:
     def _message(self, run: _Run, frame: frames.Message) -> list[Deed]:
         text = "".join(part.text for part in frame.content)
         if frame.role == "user":
-            return [] if run.request in self._shown else [Show("other", escaped(text))]
+            return [] if run.request in self._shown_requests else [Show("other", escaped(text))]
         if run.streamed:  # a long text comes in several messages
             run.streamed = max(0, run.streamed - len(text))
             return [] if run.streamed else [Show("end")]
@@ -296,15 +296,15 @@ class Talk:
             return [*self.forms.settle(answer.question)]
         if denied := refusals.denied_to_helper(frame):
             return [Show("end"), Show("failed", one_line(denied))]
-        said = approvals.read(frame)
-        if said is None or said.call in self._decided:
+        approval = approvals.read(frame)
+        if approval is None or approval.call in self._decided:
             return []
-        was_asked, rest = said.call in self.questions, self._settled(said.call)
-        if said.decision != "deny" and not was_asked:
+        was_asked, rest = approval.call in self.questions, self._settled(approval.call)
+        if approval.decision != "deny" and not was_asked:
             return rest
         self._latest = None
-        told = f"{TOLD[said.decision]}: {one_line(said.name)} ({one_line(said.reason)})"
-        return [Show("end"), Show("note", told), *rest]
+        message = f"{TOLD[approval.decision]}: {one_line(approval.name)} ({one_line(approval.reason)})"
+        return [Show("end"), Show("note", message), *rest]
 
     def _progress(self, run: _Run, frame: frames.Progress) -> list[Deed]:
         is_early = frame.message in refusals.EARLY
@@ -326,14 +326,14 @@ class Talk:
 
     def _ask(self) -> list[Deed]:
         """Returns the first question below its call. The call is left out if it is the last thing shown."""
-        asked = self.question
-        return [] if asked is None or self._is_past else [*self._put(asked)]
+        approval = self.question
+        return [] if approval is None or self._is_past else [*self._put(approval)]
 
-    def _put(self, asked: frames.Approval) -> list[Show]:
-        latest, self._latest = self._latest, (asked.call, asked.input)
-        told = calls.asked(asked, self._sight, self._cut if latest == self._latest else None)
-        self._cut = self._rest[asked.call] = told.rest
-        return told.shows
+    def _put(self, approval: frames.Approval) -> list[Show]:
+        latest, self._latest = self._latest, (approval.call, approval.input)
+        shown_call = calls.asked(approval, self._sight, self._cut if latest == self._latest else None)
+        self._cut = self._rest[approval.call] = shown_call.rest
+        return shown_call.shows
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
         if frame.request in self._sent:  # its session could not be written, so it has no Start
@@ -345,21 +345,21 @@ class Talk:
         assert frame.run is not None
         del self._runs[frame.run]
         self.forms.over(frame.run)
-        self.questions = {call: asked for call, asked in self.questions.items() if asked.run != frame.run}
+        self.questions = {call: each for call, each in self.questions.items() if each.run != frame.run}
         self._rest = {call: rest for call, rest in self._rest.items() if call in self.questions}
-        if run.request in self._ours:
-            self._ours.discard(run.request)
-            self._shown.discard(run.request)
+        if run.request in self._own_requests:
+            self._own_requests.discard(run.request)
+            self._shown_requests.discard(run.request)
             self.status = exit_status(_code(frame)) if frame.status != "ok" else 0
         self.doing = ""
         self._decided.clear()
         self._settle()
-        said: list[Deed] = [Show("end")]
+        deeds: list[Deed] = [Show("end")]
         if frame.status == "cancelled":
-            said.append(Show("note", "cancelled"))
+            deeds.append(Show("note", "cancelled"))
         elif frame.status == "error" and not run.complained:
-            said.append(self._complaint(_code(frame), "the run failed"))
-        return said
+            deeds.append(self._complaint(_code(frame), "the run failed"))
+        return deeds
 
     def _settle(self) -> None:
         self.cancelling = self.cancelling and self.busy

@@ -70,10 +70,10 @@ class Terminal:
         self._lines: list[str] = []  # still to be printed
         self._typing = False  # the person was typing when the first question came
         self._draft: Document | None = None  # the text that was typed then
-        self._asked: Approval | AskedForm | None = None  # the first question
+        self._question: Approval | AskedForm | None = None  # the first question
         self._edited: Approval | None = None  # the call that the person is editing
         self._since = time.monotonic()
-        self._prompt = self._made(history)
+        self._prompt = self._new_prompt(history)
         self._output = self._prompt.app.output
         self._style = Style(colour, self._output.encoding())
         self._answer = MarkdownStream(self._style)
@@ -81,14 +81,14 @@ class Terminal:
         self._parsed: tuple[str, StyleAndTextTuples] = ("", [])
         self._talk, self._past = place.enter(session, cwd)
 
-    def _made(self, history: History) -> PromptSession[int]:
+    def _new_prompt(self, history: History) -> PromptSession[int]:
         deeds = Deeds(self._enter, self._interrupt, lambda: self._leave(0), self._complain)
         prompt: PromptSession[int] = PromptSession(
             message=self._message,
             multiline=True,
             key_bindings=bindings(deeds),
             history=history,
-            completer=Orders(lambda: [one.session for one in self._place.sessions()]),
+            completer=Orders(lambda: [session.session for session in self._place.sessions()]),
             complete_while_typing=False,
             enable_suspend=True,
             erase_when_done=True,
@@ -210,16 +210,16 @@ class Terminal:
         self._enter(buffer)
         return True  # keep the text that `_enter` left
 
-    def _take(self, buffer: Buffer, meant: TypedText | TypedCommand | None) -> None:
-        said = self._place.along.with_text(meant.text) if isinstance(meant, TypedText) else ""
-        buffer.reset(append_to_history=meant is not None)
-        if isinstance(meant, TypedText):
-            self._send(meant.text, said)
-        elif meant and meant.name == "/quit":
+    def _take(self, buffer: Buffer, entry: TypedText | TypedCommand | None) -> None:
+        input_ = self._place.along.with_text(entry.text) if isinstance(entry, TypedText) else ""
+        buffer.reset(append_to_history=entry is not None)
+        if isinstance(entry, TypedText):
+            self._send(entry.text, input_)
+        elif entry and entry.name == "/quit":
             self._leave(0)
-        elif meant:
+        elif entry:
             self._lines.append("\n")
-            outcome = commands.carry_out(self._place, meant)
+            outcome = commands.carry_out(self._place, entry)
             for line in outcome.lines:
                 self._say("note", line)
             if outcome.session:
@@ -227,12 +227,12 @@ class Terminal:
             if outcome.message:
                 self._send(outcome.message, outcome.message)
 
-    def _send(self, text: str, said: Input) -> None:
+    def _send(self, text: str, input_: Input) -> None:
         waits = self._talk.busy  # then it is shown when its run begins, and not amid another answer
         if not waits:
             self._utter(text)
             self._since = time.monotonic()
-        self._do(self._talk.say(said, is_shown=not waits))
+        self._do(self._talk.say(input_, is_shown=not waits))
 
     def _decide(self, buffer: Buffer) -> None:
         """Answer a question. Text that was being typed when the question came is no answer, and is kept. Any
@@ -278,11 +278,11 @@ class Terminal:
     def _tend(self) -> None:
         """If another question, or none, is now the first, the typed text is no answer to it and is dropped.
         The text that was kept during the questions returns."""
-        buffer, asked = self._prompt.default_buffer, self._talk.question or self._talk.forms.first
-        if asked is not self._asked:
+        buffer, question = self._prompt.default_buffer, self._talk.question or self._talk.forms.first
+        if question is not self._question:
             if self._edited or buffer.text.strip().lower() in ANSWERS:
                 buffer.reset()
-            self._asked, self._edited, self._typing = asked, None, bool(buffer.text)
+            self._question, self._edited, self._typing = question, None, bool(buffer.text)
         if self._draft and not self._talk.busy and not buffer.text:  # else the next question would find it
             buffer.document, self._draft = self._draft, None
 

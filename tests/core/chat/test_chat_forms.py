@@ -127,7 +127,7 @@ def test_a_question_of_the_past_is_asked_where_it_is_still_open() -> None:
     assert [deed.text for deed in deeds if isinstance(deed, Show)] == ["who.asks asks: Who are you?"]
     assert not [deed for deed in deeds if isinstance(deed, Respond)]
     assert late.forms.first
-    assert late.forms.first.asked.question == "c.q2"
+    assert late.forms.first.question.question == "c.q2"
     ended = [*past, frames.Done(status="ok")]
     over = Talk("debug/echo", "s", "private", lambda: "m")
     over.recall([replace(frame, id=str(n), run="r") for n, frame in enumerate(ended, 1)])
