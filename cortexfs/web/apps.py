@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core import frames as said
+from cortexfs.core import frames as run_frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE
@@ -46,20 +46,20 @@ class McpApps:
         self._place = place
         self._frames = frames
 
-    async def find(self, asked: PageRequest) -> PageAnswer:
+    async def find(self, request: PageRequest) -> PageAnswer:
         """Returns the address of a tool's app, or null for a tool without one."""
-        server = await self._server(asked)
-        tool = await self._named(server, object_named(asked)) if server else None
+        server = await self._server(request)
+        tool = await self._tool_of(server, object_named(request)) if server else None
         return answer_of({"uri": _uri(tool) if tool else None})
 
-    async def open(self, asked: PageRequest) -> PageAnswer:
-        server = await self._server(asked)
-        tool = await self._named(server, object_named(asked)) if server else None
+    async def open(self, request: PageRequest) -> PageAnswer:
+        server = await self._server(request)
+        tool = await self._tool_of(server, object_named(request)) if server else None
         if server is None or tool is None or (uri := _uri(tool)) is None:
-            raise Fault("ENOENT", f"{object_named(asked)} has no app")
+            raise Fault("ENOENT", f"{object_named(request)} has no app")
         html = self._frames.page((await self._page(server, uri)).encode(), scripted=False)
         path = f"{self._place.root}/tool/{server}.mcp"
-        look = partial(waited, partial(_there, path, server))
+        look = partial(waited, partial(_check_exists, path, server))
         frame = PanelFrame(server, tool["name"], PAGE, {PAGE: html}, [path], look)
         await self._frames.add(frame)
         title = str(tool.get("title") or tool["name"])
@@ -67,36 +67,36 @@ class McpApps:
             {"frame": frame.id, "path": frame.path, "title": title, "tool": tool, "plugin": server}
         )
 
-    async def _server(self, asked: PageRequest) -> str | None:
-        return await waited(partial(_server_of, f"{self._place.root}/{object_named(asked)}.d/origin"))
+    async def _server(self, request: PageRequest) -> str | None:
+        return await waited(partial(_server_of, f"{self._place.root}/{object_named(request)}.d/origin"))
 
-    async def _named(self, server: str, object_: str) -> dict[str, Any] | None:
+    async def _tool_of(self, server: str, object_: str) -> dict[str, Any] | None:
         name = object_.rpartition("/")[2]
-        found = (one for one in await self._tools(server) if one["_meta"].get(NAME_KEY) == name)
+        found = (tool for tool in await self._tools(server) if tool["_meta"].get(NAME_KEY) == name)
         return next(found, None)
 
-    async def ask(self, asked: PageRequest) -> PageAnswer:
-        frame = await self._frames.known(asked)
-        method, params = asked.text("method"), asked.given.get("params")
+    async def ask(self, request: PageRequest) -> PageAnswer:
+        frame = await self._frames.known(request)
+        method, params = request.text("method"), request.fields.get("params")
         if not isinstance(params, dict):
             raise Fault("EINVAL", "params: expected an object")
         if method == READ:
-            return answer_of(await self._said(frame.owner, READ, {"uri": params.get("uri")}))
+            return answer_of(await self._answer(frame.owner, READ, {"uri": params.get("uri")}))
         if method == "tools/call":
             return answer_of(await self._call(frame, params.get("name"), params.get("arguments") or {}))
         raise Fault("EACCES", f"an app may only ask for tools/call and {READ}, not for {method[:100]}")
 
-    async def tool(self, asked: PageRequest) -> PageAnswer:
+    async def tool(self, request: PageRequest) -> PageAnswer:
         """Returns the object of a tool of the app's server, and whether a person is asked before a call."""
-        frame = await self._frames.known(asked)
-        tool = await self._own(frame, asked.text("tool"))
+        frame = await self._frames.known(request)
+        tool = await self._own(frame, request.text("tool"))
         return answer_of(await effects_of(self._place, f"tool/{tool['_meta'][NAME_KEY]}"))
 
     async def _own(self, frame: PanelFrame, name: object) -> dict[str, Any]:
         """Returns the tool if the app may call it. Its own tool is allowed, as a person has chosen it."""
-        for one in await self._tools(frame.owner):
-            if one["name"] == name and (name == frame.part or "app" in _visible(one)):
-                return one
+        for tool in await self._tools(frame.owner):
+            if tool["name"] == name and (name == frame.part or "app" in _visible(tool)):
+                return tool
         raise Fault("EACCES", f"{frame.owner} has no tool {str(name)[:100]} that its apps may call")
 
     async def _call(self, frame: PanelFrame, name: object, arguments: object) -> Any:
@@ -108,7 +108,7 @@ class McpApps:
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
-            page = await self._said(server, LIST, params)
+            page = await self._answer(server, LIST, params)
             found += page.get("tools", [])
             if not page.get("nextCursor"):
                 break
@@ -116,27 +116,27 @@ class McpApps:
         return found
 
     async def _page(self, server: str, uri: str) -> str:
-        contents = (await self._said(server, READ, {"uri": uri})).get("contents", [])
-        for one in contents if isinstance(contents, list) else ():
-            if not isinstance(one, dict):
+        contents = (await self._answer(server, READ, {"uri": uri})).get("contents", [])
+        for content in contents if isinstance(contents, list) else ():
+            if not isinstance(content, dict):
                 continue
-            if str(one.get("mimeType")).replace(" ", "") == KIND and isinstance(one.get("text"), str):
-                return str(one["text"])
+            if str(content.get("mimeType")).replace(" ", "") == KIND and isinstance(content.get("text"), str):
+                return str(content["text"])
         raise Fault("EPROTO", f"the MCP server {server} has no {KIND} at {uri[:200]}")
 
-    async def _said(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the answer of a server, by its object."""
         parts: list[str] = []
         faults: list[str] = []
 
         async def hear(frame: AnyFrame) -> None:
-            if isinstance(frame, said.Delta) and sum(map(len, parts)) < MAX_APP:
+            if isinstance(frame, run_frames.Delta) and sum(map(len, parts)) < MAX_APP:
                 parts.append(frame.text)
-            elif isinstance(frame, said.Error):
+            elif isinstance(frame, run_frames.Error):
                 faults.append(frame.message)
 
-        given = msgspec.json.encode({"method": method, "params": params}).decode()
-        await children.run_object(self._place, f"tool/{server}.mcp", (), given, hear)
+        input_ = msgspec.json.encode({"method": method, "params": params}).decode()
+        await children.run_object(self._place, f"tool/{server}.mcp", (), input_, hear)
         if faults:
             raise Fault("EIO", faults[0])
         try:
@@ -164,7 +164,7 @@ def _visible(tool: dict[str, Any]) -> Any:
     return _ui(tool).get("visibility") or ("model", "app")
 
 
-def _there(path: str, server: str) -> None:
+def _check_exists(path: str, server: str) -> None:
     if not os.path.exists(path):
         raise Fault("ENOENT", f"the MCP server {server} is not there any more")
 

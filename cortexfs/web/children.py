@@ -49,12 +49,12 @@ class Said(NamedTuple):
 async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any:
     """Returns the JSON that a command prints. If it fails without JSON, the Fault has its error sentence."""
     try:
-        return msgspec.json.decode((await said(place, words, input, is_json=True)).output)
+        return msgspec.json.decode((await output(place, words, input, is_json=True)).output)
     except UNREADABLE:
         raise Fault("EPROTO", f"ctx {words[0]} printed no JSON") from None
 
 
-async def said(place: WebPlace, words: Sequence[str], input: str = "", *, is_json: bool = False) -> Said:
+async def output(place: WebPlace, words: Sequence[str], input: str = "", *, is_json: bool = False) -> Said:
     """Returns a command's output and its notes on standard error. A failure that prints JSON is no Fault: it
     is a check that has failed, or a call that would be refused."""
     with trio.move_on_after(COMMAND_SECONDS):
@@ -107,7 +107,7 @@ async def run_object(
     """Run an object with this input to its end, and pass on its frames."""
     path = f"{place.root}/{object_}"
     stdin = execution.given(input)
-    said = execution.Frames(object_)
+    frames = execution.Frames(object_)
     try:
         process = await trio.lowlevel.open_process(
             [path, *words], stdin=stdin, stdout=subprocess.PIPE, env={**place.environ, "CTX_OUTPUT": "jsonl"}
@@ -120,9 +120,9 @@ async def run_object(
         assert process.stdout is not None
         async with process.stdout:
             async for data in process.stdout:
-                for frame in said.receive(bytes(data)):
+                for frame in frames.receive(bytes(data)):
                     await hear(frame)
-        said.end(await process.wait())
+        frames.end(await process.wait())
     finally:
         await _ended(process)  # killing the runner cancels its run
 

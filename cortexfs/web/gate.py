@@ -119,5 +119,5 @@ class Gate:
         return f"{self._scheme}://{headers.get('host', '')}"
 
     def knows(self, headers: Mapping[str, str]) -> bool:
-        shown = headers.get("authorization", "")
-        return hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode())
+        header = headers.get("authorization", "")
+        return hmac.compare_digest(header.encode(errors="replace"), f"Bearer {self._token}".encode())

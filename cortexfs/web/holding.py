@@ -70,7 +70,9 @@ class HeldSession:
         self.runs.add(frame.run)
         if frame.FINAL:
             self.runs.discard(frame.run)
-            self.questions = {call: one for call, one in self.questions.items() if one["run"] != frame.run}
+            self.questions = {
+                call: question for call, question in self.questions.items() if question["run"] != frame.run
+            }
         elif isinstance(frame, frames.Approval):
             self.questions["call", frame.call] = msgspec.to_builtins(frame) | (more or {})
         elif isinstance(frame, frames.Question):
@@ -87,7 +89,9 @@ class HeldSession:
 
     def _settle(self, call: str) -> None:
         """Forget the questions of a call that is decided or over."""
-        self.questions = {id_: one for id_, one in self.questions.items() if one["call"] != call}
+        self.questions = {
+            id_: question for id_, question in self.questions.items() if question["call"] != call
+        }
 
     def end(self) -> None:
         """Note that the connection has ended, and wake all that wait for a start."""
@@ -105,7 +109,7 @@ class Holders:
         self._nursery = nursery
         self._held: dict[SessionAddress, HeldSession] = {}
         self._tabs = 0
-        self._left = 0  # how often a tab has left or come
+        self._moves = 0  # how often a tab has left or come
         self._news = trio.Event()
         self._making = trio.Lock()
 
@@ -172,7 +176,7 @@ class Holders:
     async def inbox(self, emit: Callable[[bytes], Awaitable[None]]) -> None:
         """Send a tab the open questions and active sessions, at each change, until it leaves."""
         self._tabs += 1
-        self._left += 1
+        self._moves += 1
         try:
             while True:
                 news = self._news
@@ -180,25 +184,25 @@ class Holders:
                 await news.wait()
         finally:
             self._tabs -= 1
-            self._left += 1
+            self._moves += 1
             if not self._tabs:
-                self._nursery.start_soon(self._let_go, self._left)
+                self._nursery.start_soon(self._let_go, self._moves)
 
-    async def _let_go(self, left: int) -> None:
+    async def _let_go(self, moves: int) -> None:
         """Let all sessions go, unless a tab comes within HOLD_SECONDS after the last one has left."""
         await trio.sleep(HOLD_SECONDS)
-        if self._left == left:
+        if self._moves == moves:
             for held in list(self._held.values()):
                 held.scope.cancel()
 
     def _state(self) -> dict[str, Any]:
-        asked = [
+        questions = [
             question | held.address._asdict()
             for held in self._held.values()
             for question in held.questions.values()
         ]
         return {
-            "asked": asked,
+            "asked": questions,
             "active": [held.address._asdict() for held in self._held.values() if held.runs],
         }
 

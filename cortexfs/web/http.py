@@ -44,17 +44,17 @@ STATUSES = {"ENOENT": 404, "EACCES": 403, "EPERM": 403, "EHOSTDOWN": 503, "ETIME
 
 
 class PageRequest(NamedTuple):
-    """One request; `given` is its body, or the query of its address."""
+    """One request; `fields` is its body, or the query of its address."""
 
     method: str
     path: str
-    given: Mapping[str, object]
+    fields: Mapping[str, object]
     is_known: bool
     origin: str = ""  # of our page, under the name that the request used
 
     def text(self, name: str, default: str | None = None) -> str:
         """Returns a field that is a text. Raises EINVAL if it is none or has a NUL, as no argument can."""
-        value = self.given.get(name, default)
+        value = self.fields.get(name, default)
         if not isinstance(value, str) or "\0" in value:
             raise Fault("EINVAL", f"{name}: expected a text")
         return value
@@ -141,33 +141,33 @@ class _Guest:
         while True:
             try:
                 with trio.fail_after(KNOWN_SECONDS if is_known else HEAD_SECONDS):
-                    asked = await self._asked()
+                    request = await self._request()
             except h11.RemoteProtocolError as problem:
                 fault = Refusal(problem.error_status_hint, "EINVAL", "the request is not valid HTTP")
                 return await self._say(refused(fault), is_last=True)
             except Fault as fault:  # the request's body is not read
                 return await self._say(refused(fault), is_last=True)
-            if asked is None:
+            if request is None:
                 return
-            is_known = asked.is_known
-            await self._reply(asked)
+            is_known = request.is_known
+            await self._reply(request)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
 
-    async def _reply(self, asked: PageRequest) -> None:
+    async def _reply(self, request: PageRequest) -> None:
         try:
-            answer = await self._listener.answer(asked)
+            answer = await self._listener.answer(request)
         except Fault as fault:
             answer = refused(fault)
         except Exception as bug:  # it ends one request; other tabs go on
             answer = refused(_bug(bug))
         if isinstance(answer, PageAnswer):
-            await self._say(answer, asked.method == "HEAD")
+            await self._say(answer, request.method == "HEAD")
         else:
             await self._stream_events(answer)
 
-    async def _asked(self) -> PageRequest | None:
+    async def _request(self) -> PageRequest | None:
         event = await self._event()
         if not isinstance(event, h11.Request):
             return None
@@ -179,12 +179,12 @@ class _Guest:
         method = event.method.decode("ascii")
         try:
             address = urlsplit(event.target.decode("latin-1"))
-            given: Mapping[str, object] = dict(parse_qsl(address.query, max_num_fields=MAX_FIELDS))
+            fields: Mapping[str, object] = dict(parse_qsl(address.query, max_num_fields=MAX_FIELDS))
         except ValueError:
             raise Fault("EINVAL", "the request's address is not valid") from None
         if method == "POST":
-            given = _decoded(headers.get("content-type", ""), body)
-        return PageRequest(method, address.path, given, is_known, self._listener.gate.origin(headers))
+            fields = _decoded(headers.get("content-type", ""), body)
+        return PageRequest(method, address.path, fields, is_known, self._listener.gate.origin(headers))
 
     async def _body(self, most: int) -> bytes:
         body = bytearray()
@@ -213,17 +213,17 @@ class _Guest:
             headers.append(("Connection", "close"))
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        said = self._http.send(h11.Response(status_code=answer.status, headers=headers))
+        data = self._http.send(h11.Response(status_code=answer.status, headers=headers))
         if not is_head:
-            said += self._http.send(h11.Data(data=answer.body)) or b""
-        await self._write(said + (self._http.send(h11.EndOfMessage()) or b""))
+            data += self._http.send(h11.Data(data=answer.body)) or b""
+        await self._write(data + (self._http.send(h11.EndOfMessage()) or b""))
 
     async def _stream_events(self, events: Events) -> None:
         """Pass on what `events` writes, until it ends or its reader has left."""
         headers = [*HEADERS.items(), ("Content-Type", "text/event-stream")]
         await self._write(self._http.send(h11.Response(status_code=200, headers=headers)))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._gone, nursery.cancel_scope)
+            nursery.start_soon(self._watch_reader, nursery.cancel_scope)
             try:
                 await events(self._emit)
             except LEFT:
@@ -236,7 +236,7 @@ class _Guest:
     async def _emit(self, data: bytes) -> None:
         await self._write(self._http.send(h11.Data(data=data)))
 
-    async def _gone(self, scope: trio.CancelScope) -> None:
+    async def _watch_reader(self, scope: trio.CancelScope) -> None:
         """Wait until the reader of a stream leaves. What it still sends is dropped."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while await self._stream.receive_some(READ_BYTES):

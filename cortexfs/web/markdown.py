@@ -49,10 +49,10 @@ def settled(text: str) -> int:
 
 
 def _all(node: SyntaxTreeNode) -> list[Node]:
-    return [made for child in node.children for made in _made(child)]
+    return [item for child in node.children for item in _nodes(child)]
 
 
-def _made(node: SyntaxTreeNode) -> list[Node]:
+def _nodes(node: SyntaxTreeNode) -> list[Node]:
     kind = node.type
     if kind == "text":
         return [node.content]
@@ -76,10 +76,10 @@ def _made(node: SyntaxTreeNode) -> list[Node]:
     return _all(node) if node.children else [node.content]
 
 
-def _link(href: str, said: list[Node]) -> list[Node]:
+def _link(href: str, children: list[Node]) -> list[Node]:
     """Returns a link if it leads to another site. A link within the page would let a model act on it."""
     try:
         scheme = urlsplit(href).scheme.lower()
     except ValueError:
         scheme = ""
-    return [["a", {"href": href, "title": href}, *said]] if scheme in LINKS else said
+    return [["a", {"href": href, "title": href}, *children]] if scheme in LINKS else children

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import trio
 
-from cortexfs.core import frames as said
+from cortexfs.core import frames as run_frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE, shown
@@ -121,8 +121,8 @@ class PanelFrames:
         self._open[frame.id] = frame
 
     def _has_room(self, frame: PanelFrame) -> bool:
-        taken = sum(one.size for one in self._open.values())
-        return len(self._open) < MAX_FRAMES and taken + frame.size <= MAX_BYTES
+        size = sum(other.size for other in self._open.values())
+        return len(self._open) < MAX_FRAMES and size + frame.size <= MAX_BYTES
 
     def page(self, html: bytes, scripted: bool = True) -> PageAnswer:
         """Returns the page with our script first, after the doctype that keeps browsers in standards mode."""
@@ -143,43 +143,43 @@ class PanelFrames:
         policy = POLICY.format(sandbox=SANDBOX, own=f"{origin}{FRAMES}{id_}/", origin=origin)
         return found._replace(headers={**FRAMED, "Content-Security-Policy": policy})
 
-    async def open(self, asked: PageRequest) -> PageAnswer:
-        plugin, part = asked.text("plugin"), asked.text("part")
-        told = await self._told(plugin, part)
-        found = {name: self._file(kind, data) for name, (kind, data) in told.pop("files").items()}
-        look = partial(self._told, plugin, part)
-        frame = PanelFrame(plugin, part, told.pop("page"), found, told.pop("watched"), look)
-        if told["is_hooked"]:
+    async def open(self, request: PageRequest) -> PageAnswer:
+        plugin, part = request.text("plugin"), request.text("part")
+        facts = await self._facts(plugin, part)
+        found = {name: self._file(kind, data) for name, (kind, data) in facts.pop("files").items()}
+        look = partial(self._facts, plugin, part)
+        frame = PanelFrame(plugin, part, facts.pop("page"), found, facts.pop("watched"), look)
+        if facts["is_hooked"]:
             frame.heard = await _newest(self._place)
         await self.add(frame)
-        return answer_of({**told, "frame": frame.id, "path": frame.path})
+        return answer_of({**facts, "frame": frame.id, "path": frame.path})
 
     def _file(self, kind: str, data: str) -> PageAnswer:
         content = base64.b64decode(data)
         return self.page(content) if kind.startswith(HTML) else PageAnswer(content, kind)
 
-    async def _told(self, plugin: str, part: str) -> dict[str, Any]:
-        told: dict[str, Any] = await children.command(
+    async def _facts(self, plugin: str, part: str) -> dict[str, Any]:
+        facts: dict[str, Any] = await children.command(
             self._place, ("plugin", "ui", "--json", "--", plugin, part)
         )
-        return told
+        return facts
 
-    async def close(self, asked: PageRequest) -> PageAnswer:
-        self._open.pop(asked.text("frame"), None)
+    async def close(self, request: PageRequest) -> PageAnswer:
+        self._open.pop(request.text("frame"), None)
         return answer_of({})
 
-    async def still(self, asked: PageRequest) -> PageAnswer:
+    async def still(self, request: PageRequest) -> PageAnswer:
         """Returns the new events of the frame's plugin. Raises a Fault if the frame has to go."""
-        frame = await self.known(asked)
+        frame = await self.known(request)
         if frame.heard is None:
             return answer_of({"events": []})
         found = await _after(self._place, frame.owner, frame.heard)
-        frame.heard = max((one.number for one in found), default=frame.heard)
-        return answer_of({"events": [one.told for one in found]})
+        frame.heard = max((event.number for event in found), default=frame.heard)
+        return answer_of({"events": [event.parts for event in found]})
 
-    async def known(self, asked: PageRequest) -> PanelFrame:
+    async def known(self, request: PageRequest) -> PanelFrame:
         """Returns the frame of the request. Raises ENOENT if its page is not shown any more."""
-        frame = self._open.get(asked.text("frame"))
+        frame = self._open.get(request.text("frame"))
         if frame is None:
             raise Fault("ENOENT", GONE)
         try:
@@ -190,43 +190,45 @@ class PanelFrames:
             raise
         return frame
 
-    async def ask(self, asked: PageRequest) -> PageAnswer:
+    async def ask(self, request: PageRequest) -> PageAnswer:
         """Answer a page's request to its plugin, by method and path. Only run() calls a tool."""
-        frame = await self.known(asked)
-        method, path = asked.text("method", "GET"), asked.text("path")
+        frame = await self.known(request)
+        method, path = request.text("method", "GET"), request.text("path")
         if path == "config" and method in ("GET", "PUT"):
-            return await self._config(frame, asked if method == "PUT" else None)
+            return await self._config(frame, request if method == "PUT" else None)
         if path == "settings" and method == "GET":
             return answer_of(await self._settings(frame))
         own = "config, settings and tools/NAME"
         raise Fault("EACCES", f"{frame.owner} may not ask for {method} {path[:200]}, only for {own}")
 
-    async def run(self, asked: PageRequest) -> PageAnswer:
+    async def run(self, request: PageRequest) -> PageAnswer:
         """Call a tool of the frame's plugin. Our page has asked the user before, if tool() says so."""
-        frame, tool = await self.known(asked), asked.text("tool")
+        frame, tool = await self.known(request), request.text("tool")
         object_ = await waited(partial(self._own, frame.owner, tool))
-        return answer_of(await self._run(object_, tool, _object(asked)))
+        return answer_of(await self._run(object_, tool, _object(request)))
 
     async def _settings(self, frame: PanelFrame) -> Any:
         return await children.command(self._place, ("plugin", "config", "--fields", "--", frame.owner))
 
-    async def _config(self, frame: PanelFrame, asked: PageRequest | None) -> PageAnswer:
+    async def _config(self, frame: PanelFrame, request: PageRequest | None) -> PageAnswer:
         """Set the settings that a request has, if there is one. Returns all settings but the secrets."""
-        given = _object(asked) if asked else {}
-        known = [one["key"] for one in await self._settings(frame)] if given else []
-        for key in given.keys() - set(known):
+        values = _object(request) if request else {}
+        known = [setting["key"] for setting in await self._settings(frame)] if values else []
+        for key in values.keys() - set(known):
             raise Fault("EINVAL", f"{shown(key[:100])} is no setting of {frame.owner}")
-        for key, value in given.items():
+        for key, value in values.items():
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             words = ("plugin", "config", "--", frame.owner, key, "-")
-            await children.said(self._place, words, text)
+            await children.output(self._place, words, text)
         found = await self._settings(frame)
-        return answer_of({one["key"]: one["value"] for one in found if one["type"] != "secret"})
+        return answer_of(
+            {setting["key"]: setting["value"] for setting in found if setting["type"] != "secret"}
+        )
 
-    async def tool(self, asked: PageRequest) -> PageAnswer:
+    async def tool(self, request: PageRequest) -> PageAnswer:
         """Returns the object of a tool of the frame's plugin, and whether a person is asked before a call."""
-        frame = await self.known(asked)
-        object_ = await waited(partial(self._own, frame.owner, asked.text("tool")))
+        frame = await self.known(request)
+        object_ = await waited(partial(self._own, frame.owner, request.text("tool")))
         return answer_of(await effects_of(self._place, object_))
 
     def _own(self, plugin: str, tool: str) -> str:
@@ -241,9 +243,9 @@ class PanelFrames:
         begun, output, faults = trio.current_time(), [""], [""]
 
         async def hear(frame: AnyFrame) -> None:
-            if isinstance(frame, said.Delta) and len(output[0]) < MAX_OUTPUT:
+            if isinstance(frame, run_frames.Delta) and len(output[0]) < MAX_OUTPUT:
                 output[0] = (output[0] + frame.text)[:MAX_OUTPUT]
-            elif isinstance(frame, said.Error):
+            elif isinstance(frame, run_frames.Error):
                 faults[0] = frame.message
 
         try:
@@ -264,7 +266,7 @@ class MountEvent(msgspec.Struct, frozen=True):
     event: dict[str, Any] = {}
 
     @property
-    def told(self) -> tuple[str, dict[str, Any]]:
+    def parts(self) -> tuple[str, dict[str, Any]]:
         """Returns the event's type, and its other members."""
         members = dict(self.event)
         return str(members.pop("type", "")), members
@@ -274,11 +276,11 @@ _line = msgspec.json.Decoder(MountEvent)
 
 
 async def _newest(place: WebPlace) -> int:
-    return max((one.number for one in await _events(place)), default=0)
+    return max((event.number for event in await _events(place)), default=0)
 
 
 async def _after(place: WebPlace, plugin: str, number: int) -> list[MountEvent]:
-    return [one for one in await _events(place, str(number)) if one.plugin == plugin]
+    return [event for event in await _events(place, str(number)) if event.plugin == plugin]
 
 
 async def _events(place: WebPlace, *words: str) -> list[MountEvent]:
@@ -304,8 +306,8 @@ async def effects_of(place: WebPlace, object_: str) -> dict[str, Any]:
     return {"object": object_, "asks": asks, "effects": effects}
 
 
-def _object(asked: PageRequest) -> dict[str, Any]:
-    found = asked.given.get("body")
+def _object(request: PageRequest) -> dict[str, Any]:
+    found = request.fields.get("body")
     if found is not None and not isinstance(found, dict):
         raise Fault("EINVAL", "body: expected an object")
     return found or {}
@@ -318,10 +320,10 @@ def _stamp(watched: list[str]) -> _Stamp:
 
 def _of_file(path: str) -> tuple[int, int, int] | None:
     try:
-        seen = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return seen.st_ino, seen.st_mtime_ns, seen.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _is_of(path: str, plugin: str) -> bool:

@@ -76,33 +76,33 @@ class Routes:
         self._frames = panels.PanelFrames(place)
         self._apps = apps.McpApps(place, self._frames)
 
-    async def answer(self, asked: PageRequest) -> PageAnswer | Events:
-        if asked.method in ("GET", "HEAD") and (file := self._files.get(asked.path)):
+    async def answer(self, request: PageRequest) -> PageAnswer | Events:
+        if request.method in ("GET", "HEAD") and (file := self._files.get(request.path)):
             return file
-        if asked.method == "GET" and (framed := self._frames.answer(asked.path, asked.origin)):
+        if request.method == "GET" and (framed := self._frames.answer(request.path, request.origin)):
             return framed
-        if not asked.path.startswith("/api/"):
+        if not request.path.startswith("/api/"):
             raise Refusal(404, "ENOENT", "there is no such address")
-        if asked.path == "/api/enter" and asked.method == "POST":
-            return answer_of({"token": self._gate.enter(asked.text("ticket"))})
-        if asked.path == "/api/prove" and asked.method == "POST":
-            return answer_of({"proof": self._gate.proof(asked.text("nonce"))})
-        if asked.path == "/api/keep" and asked.is_known:
+        if request.path == "/api/enter" and request.method == "POST":
+            return answer_of({"token": self._gate.enter(request.text("ticket"))})
+        if request.path == "/api/prove" and request.method == "POST":
+            return answer_of({"proof": self._gate.proof(request.text("nonce"))})
+        if request.path == "/api/keep" and request.is_known:
             return answer_of({"key": self._gate.keeping})
-        if not asked.is_known:
+        if not request.is_known:
             raise Refusal(401, "EACCES", "open the link that ctx web printed")
-        table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
-        if asked.method == "GET" and asked.path in LISTS:
-            return answer_of(await children.command(self._place, LISTS[asked.path]))
-        if asked.method == "POST" and (way := panels.ROUTES.get(asked.path)):
-            return await way(self._frames, asked)
-        if asked.method == "POST" and (to_app := apps.ROUTES.get(asked.path)):
-            return await to_app(self._apps, asked)
-        if route := table.get(asked.path):
-            return await route(self, asked)
+        table = {"GET": _GET, "POST": _POST}.get(request.method, {})
+        if request.method == "GET" and request.path in LISTS:
+            return answer_of(await children.command(self._place, LISTS[request.path]))
+        if request.method == "POST" and (way := panels.ROUTES.get(request.path)):
+            return await way(self._frames, request)
+        if request.method == "POST" and (to_app := apps.ROUTES.get(request.path)):
+            return await to_app(self._apps, request)
+        if route := table.get(request.path):
+            return await route(self, request)
         raise Refusal(404, "ENOENT", "there is no such address")
 
-    async def sessions(self, asked: PageRequest) -> PageAnswer:
+    async def sessions(self, request: PageRequest) -> PageAnswer:
         """Returns the sessions, newest first. Active sessions are held from now on."""
         found = await waited(partial(stored, self._place.root))
         for row in found:
@@ -111,22 +111,22 @@ class Routes:
                 self._nursery.start_soon(self._holders.find, address)
         return answer_of(found)
 
-    async def objects(self, asked: PageRequest) -> PageAnswer:
+    async def objects(self, request: PageRequest) -> PageAnswer:
         return answer_of(await waited(self._place.objects))
 
-    async def search(self, asked: PageRequest) -> PageAnswer:
-        words = ("log", "-n", "100", "-q", f" {asked.text('q')}", "--json")  # the space: it is no option
+    async def search(self, request: PageRequest) -> PageAnswer:
+        words = ("log", "-n", "100", "-q", f" {request.text('q')}", "--json")  # the space: it is no option
         return answer_of(await children.command(self._place, words))
 
-    async def past(self, asked: PageRequest) -> PageAnswer:
-        before = asked.text("before", "")
+    async def past(self, request: PageRequest) -> PageAnswer:
+        before = request.text("before", "")
         if before and not (before.isascii() and before.isdecimal() and len(before) < 16):
             raise Fault("EINVAL", "before: expected the number of an earlier answer")
-        telling = Telling(self._place, SessionAddress.of(asked))
+        telling = Telling(self._place, SessionAddress.of(request))
         return answer_of(await past(telling, int(before) if before else None))
 
-    async def events(self, asked: PageRequest) -> Events:
-        address, after = SessionAddress.of(asked), asked.text("after", "") or None
+    async def events(self, request: PageRequest) -> Events:
+        address, after = SessionAddress.of(request), request.text("after", "") or None
         return partial(self._follow, address, after)
 
     async def _follow(self, address: SessionAddress, after: str | None, emit: Emit) -> None:
@@ -141,84 +141,86 @@ class Routes:
         except Fault as fault:
             await emit(event(frames.Error(code=fault.code, message=fault.message)))
 
-    async def inbox(self, asked: PageRequest) -> Events:
+    async def inbox(self, request: PageRequest) -> Events:
         return self._holders.inbox
 
-    async def send(self, asked: PageRequest) -> PageAnswer:
-        given = asked.given.get("input")
-        if not isinstance(given, str | dict):
+    async def send(self, request: PageRequest) -> PageAnswer:
+        input_ = request.fields.get("input")
+        if not isinstance(input_, str | dict):
             raise Fault("EINVAL", "input: expected a text or an object")
-        address = SessionAddress.of(asked)
-        cwd = asked.text("cwd", "") or None
-        send = Send(id=asked.text("id"), session=address.session, scope=address.scope, input=given, cwd=cwd)
+        address = SessionAddress.of(request)
+        cwd = request.text("cwd", "") or None
+        send = Send(
+            id=request.text("id"), session=address.session, scope=address.scope, input=input_, cwd=cwd
+        )
         return answer_of({"state": await self._holders.send(address, send)})
 
-    async def cancel(self, asked: PageRequest) -> PageAnswer:
-        await ask(self._place, object_named(asked), Cancel(id=asked.text("run")))
+    async def cancel(self, request: PageRequest) -> PageAnswer:
+        await ask(self._place, object_named(request), Cancel(id=request.text("run")))
         return answer_of({})
 
-    async def approve(self, asked: PageRequest) -> PageAnswer:
-        decision, changed = DECISIONS.get(asked.text("decision")), asked.given.get("input")
+    async def approve(self, request: PageRequest) -> PageAnswer:
+        decision, changed = DECISIONS.get(request.text("decision")), request.fields.get("input")
         if decision is None or not isinstance(changed, dict | None):
             raise Fault(
                 "EINVAL", f"expected a decision ({', '.join(DECISIONS)}), and an input that is an object"
             )
         approve = Approve(
-            run=asked.text("run"), call=asked.text("call"), decision=decision, input=changed, id=new_id()
+            run=request.text("run"), call=request.text("call"), decision=decision, input=changed, id=new_id()
         )
-        await ask(self._place, object_named(asked), approve)
+        await ask(self._place, object_named(request), approve)
         return answer_of({})
 
-    async def attach(self, asked: PageRequest) -> PageAnswer:
+    async def attach(self, request: PageRequest) -> PageAnswer:
         """Returns the file as parts of a message, if the object's model takes it."""
-        object_, name = object_named(asked), asked.text("name")
+        object_, name = object_named(request), request.text("name")
         try:
-            data = base64.b64decode(asked.text("data"), validate=True)
+            data = base64.b64decode(request.text("data"), validate=True)
         except ValueError:
             raise Fault("EINVAL", "data: expected base64") from None
         root = self._place.root
         can = await waited(partial(attaching.abilities, root, f"{root}/{object_}"))
         return answer_of(attaching.parts(name[:MAX_NAME], data, can))
 
-    async def respond(self, asked: PageRequest) -> PageAnswer:
+    async def respond(self, request: PageRequest) -> PageAnswer:
         """Answer a tool's question. An answer without content declines it."""
-        content = asked.given.get("content")
+        content = request.fields.get("content")
         if not isinstance(content, dict | None):
             raise Fault("EINVAL", "content: expected an object")
-        run, question = asked.text("run"), asked.text("question")
+        run, question = request.text("run"), request.text("question")
         respond = Respond(run=run, question=question, content=content, id=new_id())
-        await ask(self._place, object_named(asked), respond)
+        await ask(self._place, object_named(request), respond)
         return answer_of({})
 
-    async def remove(self, asked: PageRequest) -> PageAnswer:
-        address = SessionAddress.of(asked)
+    async def remove(self, request: PageRequest) -> PageAnswer:
+        address = SessionAddress.of(request)
         words = ("session", "rm", "--yes", "--scope", address.scope, "--", address.object, address.session)
-        await children.said(self._place, words)
+        await children.output(self._place, words)
         return answer_of({})
 
-    async def rename(self, asked: PageRequest) -> PageAnswer:
-        address = SessionAddress.of(asked)
+    async def rename(self, request: PageRequest) -> PageAnswer:
+        address = SessionAddress.of(request)
         words = ("session", "rename", "--scope", address.scope, "--", address.object, address.session)
-        await children.said(self._place, (*words, asked.text("name")))
+        await children.output(self._place, (*words, request.text("name")))
         return answer_of({})
 
-    async def markdown(self, asked: PageRequest) -> PageAnswer:
+    async def markdown(self, request: PageRequest) -> PageAnswer:
         """Returns how much of an unfinished text is settled, and the nodes of both parts."""
-        text = asked.text("text")
+        text = request.text("text")
         done = markdown.settled(text[: markdown.MAX_TEXT])
         return answer_of(
             {"done": done, "settled": await nodes(text[:done]), "live": await nodes(text[done:])}
         )
 
-    async def setup(self, asked: PageRequest) -> PageAnswer:
+    async def setup(self, request: PageRequest) -> PageAnswer:
         """Run a command that changes the mount's setup. Returns its output and notes."""
-        step = setup.STEPS[asked.path](asked)
-        done = await children.said(self._place, step.words, step.input)
+        step = setup.STEPS[request.path](request)
+        done = await children.output(self._place, step.words, step.input)
         return answer_of(done._asdict())
 
-    async def login(self, asked: PageRequest) -> Events:
+    async def login(self, request: PageRequest) -> Events:
         """Log in at an MCP server. The events are the command's notes, as they come."""
-        return partial(self._login, asked.text("name"))
+        return partial(self._login, request.text("name"))
 
     async def _login(self, name: str, emit: Emit) -> None:
         async def hear(text: str) -> None:
@@ -229,49 +231,51 @@ class Routes:
         except Fault as fault:
             await emit(event(frames.Error(code=fault.code, message=fault.message)))
 
-    async def policy(self, asked: PageRequest) -> PageAnswer:
+    async def policy(self, request: PageRequest) -> PageAnswer:
         """Returns whether a caller may run an object, and why."""
-        words = ("policy", "explain", "--json", "--", asked.text("caller"), asked.text("object"))
+        words = ("policy", "explain", "--json", "--", request.text("caller"), request.text("object"))
         return answer_of(await children.command(self._place, words))
 
-    async def plugin(self, asked: PageRequest) -> PageAnswer:
+    async def plugin(self, request: PageRequest) -> PageAnswer:
         """Returns the permissions and settings of a plugin."""
-        name = asked.text("name")
+        name = request.text("name")
         ask = partial(children.command, self._place)
         found = {"permissions": ("permissions", "--json"), "settings": ("config", "--fields")}
-        told: dict[str, object] = {}
+        facts: dict[str, object] = {}
         for key, (verb, flag) in found.items():
             try:
-                told[key] = await ask(("plugin", verb, flag, "--", name))
+                facts[key] = await ask(("plugin", verb, flag, "--", name))
             except Fault as fault:  # a plugin of another kind, which has none
-                told[key] = fault.message
-        return answer_of(told)
+                facts[key] = fault.message
+        return answer_of(facts)
 
-    async def controls(self, asked: PageRequest) -> PageAnswer:
-        return answer_of(await controls.listed(self._place.root, object_named(asked)))
+    async def controls(self, request: PageRequest) -> PageAnswer:
+        return answer_of(await controls.listed(self._place.root, object_named(request)))
 
-    async def control(self, asked: PageRequest) -> PageAnswer:
-        await controls.write(self._place.root, object_named(asked), asked.text("name"), asked.text("text"))
+    async def control(self, request: PageRequest) -> PageAnswer:
+        await controls.write(
+            self._place.root, object_named(request), request.text("name"), request.text("text")
+        )
         return answer_of({})
 
-    async def tool(self, asked: PageRequest) -> PageAnswer:
+    async def tool(self, request: PageRequest) -> PageAnswer:
         """Returns the facts for running a tool: its description, schema and effects, and its latest runs."""
-        path = trio.Path(f"{self._place.root}/{object_named(asked)}.d")
+        path = trio.Path(f"{self._place.root}/{object_named(request)}.d")
         try:
             schema = msgspec.json.decode(await (path / "schema").read_bytes())
             texts = {name: await (path / name).read_text() for name in TOOL_TEXTS}
         except (OSError, *UNREADABLE) as problem:
-            raise Fault("ENOENT", f"the tool {asked.text('object')} cannot be read: {problem}") from None
-        runs = await controls.runs(self._place.root, object_named(asked))
+            raise Fault("ENOENT", f"the tool {request.text('object')} cannot be read: {problem}") from None
+        runs = await controls.runs(self._place.root, object_named(request))
         is_dry = "dry_run_flag" in texts["cap"].split()
         return answer_of(texts | {"schema": schema, "dry": is_dry, "runs": runs})
 
-    async def run(self, asked: PageRequest) -> Events:
-        given = asked.given.get("input")
-        if not isinstance(given, dict):
+    async def run(self, request: PageRequest) -> Events:
+        input_ = request.fields.get("input")
+        if not isinstance(input_, dict):
             raise Fault("EINVAL", "input: expected an object")
-        words = ("--dry-run",) if asked.given.get("dry") is True else ()
-        return partial(self._run, object_named(asked), words, msgspec.json.encode(given).decode())
+        words = ("--dry-run",) if request.fields.get("dry") is True else ()
+        return partial(self._run, object_named(request), words, msgspec.json.encode(input_).decode())
 
     async def _run(self, object_: str, words: tuple[str, ...], input: str, emit: Emit) -> None:
         async def hear(frame: AnyFrame) -> None:
@@ -282,9 +286,9 @@ class Routes:
         except Fault as fault:
             await hear(frames.Error(code=fault.code, message=fault.message))
 
-    async def media(self, asked: PageRequest) -> PageAnswer:
+    async def media(self, request: PageRequest) -> PageAnswer:
         """Returns a picture, sound or film that a tool made. Its first bytes decide its type."""
-        url = asked.text("url")
+        url = request.text("url")
         late = f"{shown(url[:200])} cannot be read, as its file system does not answer"
         data = await waited(partial(media.at, url, MAX_MEDIA), late, self._readers)
         kind = media.mime_of(data or b"")
@@ -293,10 +297,10 @@ class Routes:
             raise Fault("ENOENT", f"{shown(url[:200])} is not a picture, sound or film {most}, or is gone")
         return PageAnswer(data, kind)
 
-    async def ticket(self, asked: PageRequest) -> PageAnswer:
+    async def ticket(self, request: PageRequest) -> PageAnswer:
         """Returns another link that works once, for another browser of the same user. It begins with the
         request's origin, to which `ssh -L` may lead from another port."""
-        return answer_of({"link": f"{asked.origin}/#ticket={self._gate.ticket()}"})
+        return answer_of({"link": f"{request.origin}/#ticket={self._gate.ticket()}"})
 
 
 _GET: dict[str, Route] = {

@@ -53,16 +53,16 @@ class SessionAddress(NamedTuple):
     session: str
 
     @classmethod
-    def of(cls, asked: PageRequest) -> SessionAddress:
-        object_ = object_named(asked)
-        if (scope := SCOPES.get(asked.text("scope", "private"))) is None:
+    def of(cls, request: PageRequest) -> SessionAddress:
+        object_ = object_named(request)
+        if (scope := SCOPES.get(request.text("scope", "private"))) is None:
             raise Fault("EINVAL", f"scope: expected {' or '.join(SCOPES)}")
-        return cls(object_, scope, asked.text("session", "default"))
+        return cls(object_, scope, request.text("session", "default"))
 
 
-def object_named(asked: PageRequest) -> str:
+def object_named(request: PageRequest) -> str:
     """Returns the path of an object below the root. Raises EINVAL if it could lead elsewhere."""
-    found = asked.text("object")
+    found = request.text("object")
     if not found or "\0" in found or any(part in ("", ".", "..") for part in found.split("/")):
         raise Fault("EINVAL", "object: expected a path below the mount, such as agent/coder")
     return found
@@ -112,31 +112,31 @@ class Telling:
         found = sessions.meta(self.folder).get("cwd")
         return found if isinstance(found, str) else None
 
-    async def _diff(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
+    async def _diff(self, name: str, input_: dict[str, Any]) -> list[diffs.DiffLine] | None:
         with trio.move_on_after(DIFF_SECONDS):
-            return await trio.to_thread.run_sync(self._compared, name, given, abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(self._compared, name, input_, abandon_on_cancel=True)
         return None
 
-    def _compared(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
+    def _compared(self, name: str, input_: dict[str, Any]) -> list[diffs.DiffLine] | None:
         self._cwd = self._cwd or self._works_in() or "/"
-        return diffs.of(name, given, self._read)
+        return diffs.of(name, input_, self._read)
 
     def _read(self, path: str) -> bytes:
         """Returns the compared part of a file in the session's directory. Does not wait for a pipe."""
-        whole = os.path.join(self._cwd or "/", path)
-        with open(whole, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        full_path = os.path.join(self._cwd or "/", path)
+        with open(full_path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError("it is no regular file")
             return file.read(diffs.MAX_FILE + 1)
 
 
-def _form(asked: frames.Question) -> dict[str, Any]:
+def _form(question: frames.Question) -> dict[str, Any]:
     """Returns the fields of the answer to a question, or why it cannot be answered."""
-    if asked.url is not None:
-        is_address = asked.url.startswith(("https://", "http://"))
+    if question.url is not None:
+        is_address = question.url.startswith(("https://", "http://"))
         return {} if is_address else {"fault": "it asks to open an address that is not http or https"}
     try:
-        schema = asked.schema if isinstance(asked.schema, dict) else {}
+        schema = question.schema if isinstance(question.schema, dict) else {}
         return {"fields": [field._asdict() for field in forms.fields(schema)]}
     except Fault as fault:
         return {"fault": fault.message}
@@ -148,22 +148,22 @@ async def past(telling: Telling, before: int | None) -> dict[str, Any]:
     look = partial(window, telling.folder, before)
     found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
     first = _first([frame for _, frame in found])
-    shown = [frame for _, frame in found[first:]]
-    over = {frame.run for frame in shown if isinstance(frame, frames.Done)}
-    told = [frame for frame in shown if frame.run not in over or not isinstance(frame, _PIECES)]
-    events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in told]
+    page = [frame for _, frame in found[first:]]
+    over = {frame.run for frame in page if isinstance(frame, frames.Done)}
+    rows = [frame for frame in page if frame.run not in over or not isinstance(frame, _PIECES)]
+    events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in rows]
     begins = found[first][0] if found else 0
-    last = shown[-1].id if shown else None
+    last = page[-1].id if page else None
     return {"events": events, "last": last, "before": begins or None, "cwd": await telling.cwd()}
 
 
 def _first(found: list[AnyFrame]) -> int:
     """Returns the index of the first shown event: the start of a run, if that was found."""
-    said = [number for number, frame in enumerate(found) if isinstance(frame, frames.Message)]
-    if len(said) <= MESSAGES:
+    numbers = [number for number, frame in enumerate(found) if isinstance(frame, frames.Message)]
+    if len(numbers) <= MESSAGES:
         starts = (number for number, frame in enumerate(found) if isinstance(frame, frames.Start))
         return next(starts, 0) if found and found[0].id != "1" else 0
-    last = said[-MESSAGES]
+    last = numbers[-MESSAGES]
     return next((n for n in range(last, 0, -1) if isinstance(found[n], frames.Start)), 0)
 
 
@@ -172,13 +172,16 @@ def stored(root: str) -> list[dict[str, Any]]:
     if not os.path.exists(f"{root}/status"):
         raise Fault("EHOSTDOWN", f"no mount is at {root}; see: ctx status")
     every = [
-        one
+        session
         for space in SCOPES
         for object_ in sessions.objects(root, space)
-        for one in islice(sessions.each(root, object_, space), MOST_SESSIONS)
+        for session in islice(sessions.each(root, object_, space), MOST_SESSIONS)
     ]
-    newest = heapq.nlargest(MOST_SESSIONS, every, key=lambda one: one.updated)
-    return [one._asdict() | {"path": str(one.path), "updated": one.updated * 1000} for one in newest]
+    newest = heapq.nlargest(MOST_SESSIONS, every, key=lambda session: session.updated)
+    return [
+        session._asdict() | {"path": str(session.path), "updated": session.updated * 1000}
+        for session in newest
+    ]
 
 
 async def waited(
