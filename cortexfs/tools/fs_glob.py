@@ -83,9 +83,9 @@ class _Search:
 
     def paths(self, top: str) -> Iterator[str]:
         walk, lead = self.walk, "" if top == "." else os.path.join(top, "")
-        walk.start(top, partial(_looked, states=self._closed({0})))
+        walk.start(top, partial(_listing, states=self._closed({0})))
         while walk.is_within:
-            entries, states = walk.kept
+            entries, states = walk.result
             entry = next(entries, None)
             if entry is None:
                 walk.leave()
@@ -94,7 +94,7 @@ class _Search:
             if len(self._parts) in on and (entry.is_directory or not self._only_directories):
                 yield f"{shown(lead + walk.below + entry.name)}{'/' * entry.is_directory}\n"
             if entry.is_directory and (below := self._below(entry, states, on)):
-                walk.enter(entry.name, partial(_looked, states=below), through_link=entry.is_link)
+                walk.enter(entry.name, partial(_listing, states=below), through_link=entry.is_link)
 
     def _below(self, entry: _Entry, states: set[int], on: set[int]) -> set[int]:
         """Returns the states inside a directory. A part that names a link leads through it. ** does not, as a
@@ -116,7 +116,7 @@ class _Search:
         return states
 
 
-def _looked(folder: int, states: set[int]) -> tuple[Iterator[_Entry], set[int]]:
+def _listing(folder: int, states: set[int]) -> tuple[Iterator[_Entry], set[int]]:
     entries = sorted_entries(folder)
     return iter([_Entry(each.name, _is_directory(each), each.is_symlink()) for each in entries]), states
 

@@ -264,7 +264,7 @@ class _Files:
         above = IgnoreRules() if self._all else IgnoreRules.above(self._top)
         walk.start(self._top, partial(self._looked, rules=above, depth=0))
         while walk.is_within:
-            runs, rules, depth = walk.kept
+            runs, rules, depth = walk.result
             names, name = next(runs)
             has_rules = rules.file is not None
             below = walk.below if names or has_rules else ""

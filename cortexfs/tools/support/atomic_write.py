@@ -117,11 +117,11 @@ def _resemble(new: int, old: int) -> None:
     A mode counts together with its owner and group: if the group cannot be kept, its bits would open the
     file to another group.
     """
-    was, now = os.fstat(old), os.fstat(new)
-    mode = stat.S_IMODE(was.st_mode)
-    if was.st_gid != now.st_gid and not _owned(new, -1, was.st_gid):
+    former, now = os.fstat(old), os.fstat(new)
+    mode = stat.S_IMODE(former.st_mode)
+    if former.st_gid != now.st_gid and not _owned(new, -1, former.st_gid):
         mode = mode & ~(stat.S_IRWXG | stat.S_ISGID) | (mode & stat.S_IRWXO) << 3
-    if was.st_uid != now.st_uid and not _owned(new, was.st_uid, -1):
+    if former.st_uid != now.st_uid and not _owned(new, former.st_uid, -1):
         mode &= ~(stat.S_ISUID | stat.S_ISGID)
     os.fchmod(new, mode)
     with suppress(OSError):  # not every file system has attributes

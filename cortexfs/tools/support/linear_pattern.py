@@ -1,7 +1,7 @@
 """Patterns in the syntax of Python's re, translated for an engine without backtracking.
 
 Main path: `parsed` returns the pattern for a line of text: as `Pattern.plain` if it is mere text, else in the
-syntax of ripgrep's engine as `Pattern.told`.
+syntax of ripgrep's engine as `Pattern.text`.
 
 Rules: Python's own parser reads the pattern, so syntax and errors are Python's. A line holds no line break:
 ^ and \\A match its beginning, $ and \\Z its end, and a break in a pattern matches nothing. A construct that
@@ -65,7 +65,7 @@ _ASCII_SETS = {
 
 class Pattern(NamedTuple):
     plain: str | None  # the text that a line must hold, if the pattern is mere text
-    told: str
+    text: str
 
 
 def parsed(pattern: str, ignore_case: bool) -> Pattern:
@@ -81,10 +81,10 @@ def parsed(pattern: str, ignore_case: bool) -> Pattern:
 
 
 def _sequence(tree: Iterable[tuple[Any, Any]], flags: int) -> str:
-    return "".join(_told(code, value, flags) for code, value in tree)
+    return "".join(_text(code, value, flags) for code, value in tree)
 
 
-def _told(code: Any, value: Any, flags: int) -> str:
+def _text(code: Any, value: Any, flags: int) -> str:
     if code in _MISSING:
         raise _missing(_MISSING[code])
     if code in (codes.ASSERT, codes.ASSERT_NOT):
@@ -113,25 +113,25 @@ def _told(code: Any, value: Any, flags: int) -> str:
     raise _missing(f"what Python's parser calls {code}")
 
 
-def _missing(what: str) -> InvalidInput:
-    return InvalidInput(f"pattern: it has {what}, and {_INSTEAD}")
+def _missing(feature: str) -> InvalidInput:
+    return InvalidInput(f"pattern: it has {feature}, and {_INSTEAD}")
 
 
-def _switched(told: str, wanted: int, standing: int) -> str:
+def _switched(text: str, case: int, standing: int) -> str:
     """Switch the case sensitivity if it differs from that of the surrounding pattern."""
-    if wanted == standing:
-        return told
-    return f"(?i:{told})" if wanted else f"(?-i:{told})"
+    if case == standing:
+        return text
+    return f"(?i:{text})" if case else f"(?-i:{text})"
 
 
 def _repeated(value: Any, flags: int) -> str:
     least, most, inner = value
-    told = _sequence(inner, flags)
+    text = _sequence(inner, flags)
     if len(inner) != 1 or inner[0][0] not in (codes.LITERAL, codes.IN, codes.ANY, codes.SUBPATTERN):
-        told = f"(?:{told})"
+        text = f"(?:{text})"
     if most is codes.MAXREPEAT:
-        return told + ("*" if not least else f"{{{least},}}")
-    return f"{told}{{{least},{most}}}"
+        return text + ("*" if not least else f"{{{least},}}")
+    return f"{text}{{{least},{most}}}"
 
 
 def _character(number: int) -> str:
@@ -145,21 +145,21 @@ _DOTTED = frozenset(map(ord, "iI\u0130\u0131"))
 
 def _class(items: list[tuple[Any, Any]], flags: int) -> str:
     sets = _ASCII_SETS if flags & re.ASCII else _SETS
-    negated, told = False, []
+    negated, parts = False, []
     for code, value in items:
         if code is codes.NEGATE:
             negated = True
         elif code is codes.CATEGORY:
-            told.append(sets[value])
+            parts.append(sets[value])
         else:
             first, last = value if code is codes.RANGE else (value, value)
-            told += _ranges(first, last)
+            parts += _ranges(first, last)
             if flags & re.IGNORECASE:
-                told += _cases(first, last, flags)
-    if not told:
+                parts += _cases(first, last, flags)
+    if not parts:
         return "." if negated else _NOTHING
-    whole = f"[{'^' * negated}{''.join(told)}]"
-    return f"(?-i:{whole})" if flags & re.IGNORECASE and flags & re.ASCII else whole
+    text = f"[{'^' * negated}{''.join(parts)}]"
+    return f"(?-i:{text})" if flags & re.IGNORECASE and flags & re.ASCII else text
 
 
 def _ranges(first: int, last: int) -> list[str]:

@@ -19,11 +19,11 @@ T = TypeVar("T")
 def locked(lock: threading.Lock, work: Callable[[], T], step: float = -1) -> T:
     """Returns the result of `work`, which runs with the lock taken. With a step, a cancellation also strikes
     a thread that waits for the lock, within `step` seconds."""
-    taken = [False]
+    flag = [False]
     try:
-        while not taken[0]:
-            taken[:] = map(lock.acquire, [True], [step])  # one C call, which no cancellation divides
+        while not flag[0]:
+            flag[:] = map(lock.acquire, [True], [step])  # one C call, which no cancellation divides
         return work()
     finally:
-        if taken[0]:  # no call before the release, so no cancellation either
+        if flag[0]:  # no call before the release, so no cancellation either
             lock.release()

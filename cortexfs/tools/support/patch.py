@@ -88,47 +88,47 @@ def apply(data: bytes, hunks: list[Hunk]) -> tuple[bytes, list[int]]:
     lines = lines_of(data)
     out: list[bytes] = []
     places: list[int] = []
-    done = shift = 0
+    end = shift = 0
     for number, hunk in enumerate(hunks, 1):
-        place = _place(lines, hunk, done, hunk.start + shift, number)
-        out += lines[done:place]
+        place = _place(lines, hunk, end, hunk.start + shift, number)
+        out += lines[end:place]
         out += hunk.new
-        done, shift = place + len(hunk.old), place - hunk.start
+        end, shift = place + len(hunk.old), place - hunk.start
         places.append(place + 1)
-    out += lines[done:]
+    out += lines[end:]
     if any(not line.endswith(b"\n") for line in out[:-1]):
         raise Mismatch("it would put a line without a newline in the middle of the file")
     return b"".join(out), places
 
 
-def _place(lines: list[bytes], hunk: Hunk, done: int, expected: int, number: int) -> int:
+def _place(lines: list[bytes], hunk: Hunk, end: int, expected: int, number: int) -> int:
     old = hunk.old
-    if done <= expected <= len(lines) and lines[expected : expected + len(old)] == old:
+    if end <= expected <= len(lines) and lines[expected : expected + len(old)] == old:
         return expected
     if not old:
         raise Mismatch(f"hunk {number} adds lines at line {expected + 1}, and the file has {len(lines)}")
     found = [
         at
-        for at in range(done, len(lines) - len(old) + 1)
+        for at in range(end, len(lines) - len(old) + 1)
         if lines[at] == old[0] and lines[at : at + len(old)] == old
     ]
     if len(found) == 1:
         return found[0]
     if found:
-        others = ", ".join(str(at + 1) for at in found[:5])
+        places = ", ".join(str(at + 1) for at in found[:5])
         raise Mismatch(
             f"hunk {number} does not fit at line {expected + 1}, and fits at {len(found)} others "
-            f"({others}); give it more context"
+            f"({places}); give it more context"
         )
     raise Mismatch(f"hunk {number} fits nowhere: {_difference(lines, hunk, expected)}")
 
 
 def _difference(lines: list[bytes], hunk: Hunk, expected: int) -> str:
-    for at, wanted in enumerate(hunk.old, max(expected, 0)):
+    for at, line in enumerate(hunk.old, max(expected, 0)):
         if at >= len(lines):
             return f"the diff has a line {at + 1}, and the file ends at line {len(lines)}"
-        if lines[at] != wanted:
-            return f"line {at + 1} is {_quoted(lines[at])}, and the diff has {_quoted(wanted)}"
+        if lines[at] != line:
+            return f"line {at + 1} is {_quoted(lines[at])}, and the diff has {_quoted(line)}"
     return "its place lies before the end of the hunk before"
 
 

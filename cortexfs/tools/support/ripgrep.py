@@ -36,18 +36,18 @@ _OPTIONS = (
 # line, and takes quadratic time for some patterns.
 _NUMBERS = ("--max-columns=1",)
 _LEADS = ("--only-matching", "--replace=$1")
-_MAX_SAID = 4096
+_MAX_ERROR = 4096
 
-_held: list[FileIO] = []
+_programs: list[FileIO] = []
 
 
 def hold() -> None:
     """Keep the program at hand where its path will lead to nothing: before this process goes into the
     mount namespace of a container."""
     try:
-        _held.append(owned(os.open, PROGRAM, os.O_RDONLY | os.O_CLOEXEC))
+        _programs.append(owned(os.open, PROGRAM, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:  # a search will say it
-        _held.clear()
+        _programs.clear()
 
 
 class Ripgrep:
@@ -58,40 +58,40 @@ class Ripgrep:
         self._pattern = pattern
         self.has_run = False
         self._job: Job | None = None
-        if len(os.fsencode(pattern.told)) > MAX_TOLD:
+        if len(os.fsencode(pattern.text)) > MAX_TOLD:
             raise InvalidInput("pattern: it is too large; search for its parts one by one")
         runtime.on_cancel(self._wake)
 
     def hits(self, text: str) -> list[int]:
         """Returns the numbers of matching lines, from 0."""
         self.has_run = True
-        said = self._said(_NUMBERS, self._pattern.told, text)
-        return [int(line.partition(":")[0]) - 1 for line in said.split("\n") if line]
+        output = self._output(_NUMBERS, self._pattern.text, text)
+        return [int(line.partition(":")[0]) - 1 for line in output.split("\n") if line]
 
     def leads(self, lines: list[str]) -> list[int]:
         """Returns the number of characters before the match, for lines with one match each."""
         if self._pattern.plain is not None:
             return [line.find(self._pattern.plain) for line in lines]
         text = "".join([line + "\n" for line in lines])
-        said = self._said(_LEADS, f"^(.*?)(?:{self._pattern.told}).*", text)
-        return [len(line.partition(":")[2]) for line in said.split("\n")[:-1]]
+        output = self._output(_LEADS, f"^(.*?)(?:{self._pattern.text}).*", text)
+        return [len(line.partition(":")[2]) for line in output.split("\n")[:-1]]
 
-    def _said(self, options: tuple[str, ...], told: str, text: str) -> str:
-        said: list[str] = []
+    def _output(self, options: tuple[str, ...], pattern: str, text: str) -> str:
+        output: list[str] = []
         job = self._job = Job()
         if self._runtime.cancelled:  # perhaps before there was a job to wake
             job.wake()
-        program = f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM
-        words = [program, *_OPTIONS, *options, "-e", told, "-"]
+        program = f"/proc/self/fd/{_programs[0].fileno()}" if _programs else PROGRAM
+        words = [program, *_OPTIONS, *options, "-e", pattern, "-"]
         with owned(os.memfd_create, "errors") as errors:
             try:
-                job.run(words, {}, said.append, text, errors=errors)
+                job.run(words, {}, output.append, text, errors=errors)
             except FileNotFoundError:
                 why = "ripgrep is missing here; install CortexFS again"
                 raise ExecutionFailed(why, "ENOENT") from None
             if job.status not in (0, 1):
-                raise _refusal(job.status, os.pread(errors.fileno(), _MAX_SAID, 0))
-        return "".join(said)
+                raise _refusal(job.status, os.pread(errors.fileno(), _MAX_ERROR, 0))
+        return "".join(output)
 
     def _wake(self) -> None:
         if self._job is not None:

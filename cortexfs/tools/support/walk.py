@@ -3,7 +3,7 @@
     walk = Walk()
     walk.start(top, look)
     while walk.is_within:
-        ... walk.kept ...                          the result of `look` for the directory
+        ... walk.result ...                        the result of `look` for the directory
         walk.enter(name, look)  or  walk.leave()
 
 Main path: each directory is opened by its name in the open directory above it, and through a link only with
@@ -36,7 +36,7 @@ class _Directory(Generic[T]):
         self.folder: select.epoll | None = folder
         self.through_link = through_link
         self.identity = (0, 0)  # while it is not open
-        self.kept: T
+        self.result: T
 
 
 class Walk(Generic[T]):
@@ -55,8 +55,8 @@ class Walk(Generic[T]):
         return bool(self._way)
 
     @property
-    def kept(self) -> T:
-        return self._way[-1].kept
+    def result(self) -> T:
+        return self._way[-1].result
 
     @property
     def folder(self) -> int:
@@ -67,12 +67,12 @@ class Walk(Generic[T]):
     @property
     def below(self) -> str:
         """The path from the top, "" or with a slash at its end. Computed on demand, as it may be long."""
-        return "".join(f"{one.name}/" for one in self._way[1:])
+        return "".join(f"{directory.name}/" for directory in self._way[1:])
 
     def enter(self, name: str, look: Callable[[int], T], *, through_link: bool = False) -> None:
         """Go into a directory. If it cannot be read, count it and stay."""
         try:
-            if through_link and sum(one.through_link for one in self._way) >= MAX_LINKS:
+            if through_link and sum(directory.through_link for directory in self._way) >= MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
             folder = _opened(name, 0 if through_link else os.O_NOFOLLOW, self.folder)
             self._push(name, folder, look, through_link)
@@ -80,16 +80,16 @@ class Walk(Generic[T]):
             self.unreadable += 1
 
     def leave(self) -> None:
-        left = self._way.pop().folder
+        folder = self._way.pop().folder
         while self._way and self._way[-1].folder is None:
-            if self._reopened(self._way[-1], left):
+            if self._reopened(self._way[-1], folder):
                 return
             self.unreadable += 1
             self._way.pop()
 
     def _push(self, name: str, folder: select.epoll, look: Callable[[int], T], through_link: bool) -> None:
         entered = _Directory[T](name, folder, through_link)
-        entered.kept = look(folder.fileno())
+        entered.result = look(folder.fileno())
         self._way.append(entered)
         if len(self._way) > HELD + 1:
             far, below = self._way[-HELD - 1], self._way[-HELD]
@@ -97,10 +97,10 @@ class Walk(Generic[T]):
                 far.identity = _identity(far.folder)
                 far.folder = None
 
-    def _reopened(self, directory: _Directory[T], left: select.epoll | None) -> bool:
-        assert left is not None  # it was the deepest
+    def _reopened(self, directory: _Directory[T], folder: select.epoll | None) -> bool:
+        assert folder is not None  # it was the deepest
         try:
-            above = _opened("..", 0, left.fileno())
+            above = _opened("..", 0, folder.fileno())
             if _identity(above) == directory.identity:
                 directory.folder = above
                 return True
