@@ -43,22 +43,22 @@ def list_(
     first = sorted(names) if len(names) <= max_entries else nsmallest(max_entries, names)
     for start in range(0, len(first), _BATCH):
         yield "".join(_line(path, name) for name in first[start : start + _BATCH])
-    if left := len(names) - len(first):
-        yield f"... {left} more; raise max_entries to see them\n"
+    if rest := len(names) - len(first):
+        yield f"... {rest} more; raise max_entries to see them\n"
 
 
 def _line(directory: str, name: str) -> str:
     path = os.path.join(directory, name)
     try:
-        seen = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:  # it has been removed since
         return ""
     except OSError:  # a directory may allow reading names but no more
         return f"?\t-\t{shown(name)}\n"
-    kind = kind_of(seen.st_mode)
-    size = str(seen.st_size) if stat.S_ISREG(seen.st_mode) else "-"
+    kind = kind_of(status.st_mode)
+    size = str(status.st_size) if stat.S_ISREG(status.st_mode) else "-"
     target = ""
-    if stat.S_ISLNK(seen.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         with suppress(OSError):
             target = f" -> {shown(os.readlink(path))}"
     return f"{_LETTERS.get(kind, kind[0])}\t{size}\t{shown(name)}{target}\n"
@@ -81,21 +81,21 @@ def stat_(
     path: Annotated[str, "What to describe."],
     follow: Annotated[bool, "Describe what a symbolic link leads to, not the link."] = True,
 ) -> str:
-    seen = os.stat(checked(path), follow_symlinks=follow)
+    status = os.stat(checked(path), follow_symlinks=follow)
     described: dict[str, Any] = {
         "path": shown(path),
-        "type": kind_of(seen.st_mode),
-        "size": seen.st_size,
-        "mode": f"{stat.S_IMODE(seen.st_mode):04o}",
-        "owner": _name(lambda: pwd.getpwuid(seen.st_uid).pw_name),
-        "group": _name(lambda: grp.getgrgid(seen.st_gid).gr_name),
-        "uid": seen.st_uid,
-        "gid": seen.st_gid,
-        "links": seen.st_nlink,
-        "inode": seen.st_ino,
-        "modified": _iso(seen.st_mtime_ns),
-        "changed": _iso(seen.st_ctime_ns),
-        "accessed": _iso(seen.st_atime_ns),
+        "type": kind_of(status.st_mode),
+        "size": status.st_size,
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "owner": _name(lambda: pwd.getpwuid(status.st_uid).pw_name),
+        "group": _name(lambda: grp.getgrgid(status.st_gid).gr_name),
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+        "links": status.st_nlink,
+        "inode": status.st_ino,
+        "modified": _iso(status.st_mtime_ns),
+        "changed": _iso(status.st_ctime_ns),
+        "accessed": _iso(status.st_atime_ns),
     }
     with suppress(OSError):
         described["target"] = shown(os.readlink(path))

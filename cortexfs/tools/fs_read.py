@@ -123,8 +123,8 @@ def _text(chunks: Iterable[bytes], path: str) -> Iterator[str]:
     try:
         for chunk in chunks:
             data = rest + chunk if rest else chunk
-            text, used = utf_8_decode(data, "strict", False)
-            rest = data[used:]
+            text, length = utf_8_decode(data, "strict", False)
+            rest = data[length:]
             if text:
                 yield text
         utf_8_decode(rest, "strict", True)
@@ -138,9 +138,9 @@ def _base64(chunks: Iterable[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
         data = rest + chunk
-        whole = len(data) - len(data) % 3
-        rest = data[whole:]
-        if whole:
-            yield b2a_base64(data[:whole], newline=False).decode()
+        size = len(data) - len(data) % 3
+        rest = data[size:]
+        if size:
+            yield b2a_base64(data[:size], newline=False).decode()
     if rest:
         yield b2a_base64(rest, newline=False).decode()

@@ -67,11 +67,11 @@ def replace(
 
         data = file.readall()
         try:
-            after, told = change(data)
+            after, summary = change(data)
         except _Unchanged as error:
             return ToolResult.error(f"{shown(path)} is unchanged: {error}")
         put_over(path, after, file, runtime, check)
-    return ToolResult.success(f"{told} in {shown(path)}\n")
+    return ToolResult.success(f"{summary} in {shown(path)}\n")
 
 
 Change: TypeAlias = Callable[[bytes], tuple[bytes, str]]  # the new content, and a word about it
@@ -161,8 +161,8 @@ def _locked(path: str) -> FileIO:
     return file
 
 
-def _state(seen: os.stat_result) -> tuple[int, ...]:
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _busy(path: str) -> ExecutionFailed:

@@ -70,17 +70,17 @@ def search(
 ) -> Iterator[str]:
     at_least(0, context=context)
     at_least(1, max_results=max_results)
-    wanted = parsed(pattern, ignore_case)
+    expression = parsed(pattern, ignore_case)
     only = _only(glob)
-    engine = Ripgrep(runtime, wanted)
-    batch = _Batch(wanted, engine, context)
+    engine = Ripgrep(runtime, expression)
+    batch = _Batch(expression, engine, context)
     files = _Files(checked(path), only, all)
-    left = max_results
+    rest = max_results
     for lines in _found(runtime, files, batch):
         ready: list[str] = []
         for is_hit, line in lines:
-            left -= is_hit
-            if left < 0:
+            rest -= is_hit
+            if rest < 0:
                 yield "".join(ready)
                 yield f"... there are more than {max_results} hits; narrow the search or raise max_results\n"
                 return
@@ -90,7 +90,7 @@ def search(
                 ready.clear()
         if ready:
             yield "".join(ready)
-    if wanted.plain is None and not engine.has_run:
+    if expression.plain is None and not engine.has_run:
         engine.hits("")  # refuses a pattern that is too large even if there is no text
     if files.unreadable:
         runtime.emit_progress(f"{files.unreadable} files and directories could not be read")
@@ -127,17 +127,17 @@ class _Block(NamedTuple):
 class _Batch:
     """Blocks of files that are searched together."""
 
-    def __init__(self, wanted: Pattern, engine: Ripgrep, context: int) -> None:
-        self._plain = wanted.plain
+    def __init__(self, expression: Pattern, engine: Ripgrep, context: int) -> None:
+        self._plain = expression.plain
         self._engine = engine
         self._context = context
         self._blocks: list[_Block] = []
         self._size = 0
         self._due = 0.0
-        self._shown: _Shown | None = None
+        self._printer: _Shown | None = None
         self.needed = b""  # bytes that each block with a hit holds, if known
-        if wanted.plain is not None and not context and "\ufffd" not in wanted.plain:
-            self.needed = wanted.plain.encode(errors="replace")
+        if expression.plain is not None and not context and "\ufffd" not in expression.plain:
+            self.needed = expression.plain.encode(errors="replace")
 
     def add(self, name: str, number: int, text: str) -> Iterator[Iterator[tuple[bool, str]]]:
         plain = self._plain
@@ -158,25 +158,25 @@ class _Batch:
         if not self._blocks:
             return
         blocks, self._blocks, self._size = self._blocks, [], 0
-        whole = [block.text + "\n" * (not block.text.endswith("\n")) for block in blocks]
-        hits = deque(self._engine.hits("".join(whole)))
+        texts = [block.text + "\n" * (not block.text.endswith("\n")) for block in blocks]
+        hits = deque(self._engine.hits("".join(texts)))
         first = 0
         for name, number, text in blocks:
             if not hits and not self._context:
                 return
             past = first + text.count("\n") + (not text.endswith("\n"))
-            here = set()
+            matches = set()
             while hits and hits[0] < past:
-                here.add(hits.popleft() - first)
-            if here or self._context:
-                yield self._file(name).lines(number, _lines(text), here)
+                matches.add(hits.popleft() - first)
+            if matches or self._context:
+                yield self._file(name).lines(number, _lines(text), matches)
             first = past
 
     def _file(self, name: str) -> _Shown:
         """Returns the `_Shown` of a file. The blocks of a file are consecutive."""
-        if self._shown is None or self._shown.path != name:
-            self._shown = _Shown(name, self._context, self._engine.leads)
-        return self._shown
+        if self._printer is None or self._printer.path != name:
+            self._printer = _Shown(name, self._context, self._engine.leads)
+        return self._printer
 
 
 def _lines(text: str) -> list[str]:
@@ -221,10 +221,10 @@ class _Files:
         top = "" if self._top == "." else os.path.join(self._top, "")
         paths: list[str] = []
         files: list[FileIO] = []
-        for below, wanted in self._wanted():
-            names = iter(wanted)
-            while some := list(islice(names, TOGETHER - len(files))):
-                paths += [f"{top}{below}{name}" for name in self._open(files, some)]
+        for below, listing in self._listings():
+            names = iter(listing)
+            while part := list(islice(names, TOGETHER - len(files))):
+                paths += [f"{top}{below}{name}" for name in self._open(files, part)]
                 if len(files) == TOGETHER:
                     yield paths, files
                     paths, files = [], []
@@ -233,9 +233,9 @@ class _Files:
     def _open(self, files: list[FileIO], names: list[str]) -> list[str]:
         """Open these files, and return the names of the opened ones."""
         before = len(files)
-        while (done := len(files) - before) < len(names):
+        while (count := len(files) - before) < len(names):
             try:
-                open_into(files, self._walk.folder, names[done:])
+                open_into(files, self._walk.folder, names[count:])
             except OSError:
                 self._walk.unreadable += 1
                 del names[len(files) - before]
@@ -244,7 +244,7 @@ class _Files:
     def _read(self, files: list[FileIO]) -> Iterator[Iterable[bytes]]:
         """Yields the blocks of each file. Small files, which are the most, are read in one call."""
         numbers = list(map(FileIO.fileno, files))
-        sizes = [there.st_size if S_ISREG(there.st_mode) else -1 for there in map(os.fstat, numbers)]
+        sizes = [status.st_size if S_ISREG(status.st_mode) else -1 for status in map(os.fstat, numbers)]
         texts: list[bytes] = []
         with suppress(OSError):  # reading the failed file in blocks reports it
             texts.extend(map(os.read, numbers, [size + 1 if 0 < size <= SMALL else 0 for size in sizes]))
@@ -258,11 +258,11 @@ class _Files:
             else:  # the file is large, is being written, or has no size
                 yield self._blocks(file, text)
 
-    def _wanted(self) -> Iterator[tuple[str, list[str]]]:
+    def _listings(self) -> Iterator[tuple[str, list[str]]]:
         """Yields the path of the walk's directory from the top, and names of files in it."""
         walk = self._walk
         above = IgnoreRules() if self._all else IgnoreRules.above(self._top)
-        walk.start(self._top, partial(self._looked, rules=above, depth=0))
+        walk.start(self._top, partial(self._listing, rules=above, depth=0))
         while walk.is_within:
             runs, rules, depth = walk.result
             names, name = next(runs)
@@ -277,9 +277,9 @@ class _Files:
             if name is None:
                 walk.leave()
             elif not has_rules or not rules.match(f"{below}{name}/"):
-                walk.enter(name, partial(self._looked, rules=rules, depth=depth + len(name) + 1))
+                walk.enter(name, partial(self._listing, rules=rules, depth=depth + len(name) + 1))
 
-    def _looked(self, folder: int, rules: IgnoreRules, depth: int) -> _Looked:
+    def _listing(self, folder: int, rules: IgnoreRules, depth: int) -> _Looked:
         runs: list[tuple[list[str], str | None]] = []
         names: list[str] = []
         for entry in sorted_entries(folder):
@@ -293,11 +293,11 @@ class _Files:
         runs.append((names, None))
         return _Looked(iter(runs), rules if self._all else rules.within(folder, depth), depth)
 
-    def _blocks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
-        """Yields a file in blocks of whole lines; a longer line is split. `begun` has been read already.
+    def _blocks(self, file: FileIO, start: bytes) -> Iterator[bytes]:
+        """Yields a file in blocks of whole lines; a longer line is split. `start` has been read already.
         Yields nothing for a binary file."""
         rest = b""
-        for number, chunk in enumerate(self._chunks(file, begun)):
+        for number, chunk in enumerate(self._chunks(file, start)):
             if not number and b"\0" in chunk[:SNIFFED]:
                 return
             cut = chunk.rfind(b"\n") + 1
@@ -309,14 +309,14 @@ class _Files:
         if rest:
             yield rest
 
-    def _chunks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
+    def _chunks(self, file: FileIO, start: bytes) -> Iterator[bytes]:
         """Yields chunks, the first of SNIFFED bytes at least. Reads each byte once, as some files cannot
         seek."""
         try:
-            while len(begun) < SNIFFED and (more := os.read(file.fileno(), BLOCK)):
-                begun += more
-            if begun:
-                yield begun
+            while len(start) < SNIFFED and (more := os.read(file.fileno(), BLOCK)):
+                start += more
+            if start:
+                yield start
             while chunk := os.read(file.fileno(), BLOCK):
                 yield chunk
         except OSError:

@@ -41,13 +41,13 @@ def write(
     if make_parents and os.path.dirname(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
     if mode == "append":
-        done = _append(path, data)
+        verb = _append(path, data)
     elif mode == "create":
         put_new(path, data, runtime)
-        done = "created"
+        verb = "created"
     else:
-        done = _overwrite(path, data, runtime)
-    return f"{done} {shown(path)}: {len(data)} bytes\n"
+        verb = _overwrite(path, data, runtime)
+    return f"{verb} {shown(path)}: {len(data)} bytes\n"
 
 
 def _bytes(content: str, encoding: str) -> bytes:
@@ -74,12 +74,12 @@ def _overwrite(path: str, data: bytes, runtime: ToolRuntime) -> str:
 
 def _append(path: str, data: bytes) -> str:
     try:
-        file, done = opened_regular(path, os.O_WRONLY | os.O_APPEND), "appended to"
+        file, verb = opened_regular(path, os.O_WRONLY | os.O_APPEND), "appended to"
     except FileNotFoundError:
-        file, done = opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "created"
+        file, verb = opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "created"
     with file:
         _extend(file.fileno(), data, path)
-    return done
+    return verb
 
 
 def _extend(fd: int, data: bytes, path: str) -> None:

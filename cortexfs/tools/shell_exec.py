@@ -85,12 +85,12 @@ def _arguments(cmd: str, cwd: str | None) -> list[str]:
     return [SHELL, "-c", "; ".join([*steps, 'exec "$0" -c "$1"']), SHELL, cmd, place]
 
 
-def _environment(caller: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    for name, value in added.items():
+def _environment(caller: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
         if not name or "=" in name:
             raise InvalidInput(f"env: {shown(name)!r} is no name for a variable")
         _encoded(name + value, "env")
-    return {**caller, **added}
+    return {**caller, **variables}
 
 
 def _encoded(text: str, name: str) -> bytes:
