@@ -90,7 +90,7 @@ class HookEvents:
 
     def _put(self, key: _Key, site: Site, event: bytes) -> None:
         self.recent.add(key[0].name, site.identity.uid, event)
-        own = [queue for (_, who), queue in self._queues.items() if who.uid == site.identity.uid]
+        own = [queue for (_, identity), queue in self._queues.items() if identity.uid == site.identity.uid]
         queue = self._queues.get(key)
         if queue is None:
             if self._nursery is None or len(own) >= MAX_QUEUES:
@@ -98,7 +98,7 @@ class HookEvents:
                 return
             queue = self._queues[key] = _Queue(self._hooks.outlast(site))
             self._nursery.start_soon(self._deliver, key, queue)
-        if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
+        if len(queue.waiting) < MAX_EVENTS and sum(each.size for each in own) + len(event) <= MAX_BYTES:
             queue.is_full = False
             queue.size += len(event)
             queue.waiting.append((site._replace(cwd=None, directory="/", stream=None), event))
@@ -117,11 +117,11 @@ class HookEvents:
                 try:
                     await self._hooks.call(plugin, EVENT, site, event)
                 except Fault as fault:  # later events would arrive out of order
-                    lost = 1 + len(queue.waiting)
+                    count = 1 + len(queue.waiting)
                     queue.waiting.clear()
-                    self.dropped += lost
+                    self.dropped += count
                     why = one_line(fault.message)
-                    log.warning("events: %d were not delivered to the plugin %s: %s", lost, plugin.name, why)
+                    log.warning("events: %d were not delivered to the plugin %s: %s", count, plugin.name, why)
         finally:
             del self._queues[key]
             queue.let_go()

@@ -65,7 +65,7 @@ class Middleware:
 
     def told(self) -> list[str]:
         """Returns lines for the status: the hooks of each plugin, in the order in which plugins are asked."""
-        lines = [f"hooks of {one.name}: {' '.join(one.hooks)}" for one in self.hooks.plugins]
+        lines = [f"hooks of {plugin.name}: {' '.join(plugin.hooks)}" for plugin in self.hooks.plugins]
         return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]
 
     def of(self, site: Site, tool: str) -> MiddlewareCall | None:
@@ -81,7 +81,7 @@ class MiddlewareCall:
         self._site = site
         self._tool = tool
         self._input: dict[str, Any] = {}
-        self._began = 0.0
+        self._start = 0.0
         self.is_begun = False  # whether the tool may run or has run
         self.changed_by = ""
 
@@ -121,16 +121,16 @@ class MiddlewareCall:
             if input_ is None:
                 self._failed(plugin.name, PRE, Fault("EMSGSIZE", f"the input is {CUT}"))
                 continue
-            said = await self._ask(plugin, PRE, {"toolCall": self._call(input_)})
-            if said.abort is not None:
-                raise refusal(plugin.name, said.abort)
-            if said.modify_input is not None and said.modify_input != input_:
-                input_, self.changed_by = said.modify_input, plugin.name
+            answer = await self._ask(plugin, PRE, {"toolCall": self._call(input_)})
+            if answer.abort is not None:
+                raise refusal(plugin.name, answer.abort)
+            if answer.modify_input is not None and answer.modify_input != input_:
+                input_, self.changed_by = answer.modify_input, plugin.name
                 notes.append(self._note(plugin, input=input_))
         return input_ or {}, notes
 
     def begin(self, input_: dict[str, Any]) -> None:
-        self._input, self._began, self.is_begun = input_, time.monotonic(), True
+        self._input, self._start, self.is_begun = input_, time.monotonic(), True
         self._events.tell(BEFORE, self._site, toolName=self._tool, args=heard_args(input_))
 
     async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput:
@@ -142,16 +142,16 @@ class MiddlewareCall:
             if large:
                 self.too_large()
             for plugin in () if large else self._hooks.of(POST):
-                shown = {"toolCall": self._call(self._input), "toolResult": result}
-                said = await self._ask(plugin, POST, shown)
-                if said.abort is not None:
-                    raise refusal(plugin.name, said.abort)
-                if said.modify_output is not None and said.modify_output != result.output:
-                    result = msgspec.structs.replace(result, output=said.modify_output)
-                    notes.append(self._note(plugin, output=said.modify_output))
-        except Fault as refused:
-            self.end("", refused)
-            return HookedOutput("", refused, notes)
+                content = {"toolCall": self._call(self._input), "toolResult": result}
+                answer = await self._ask(plugin, POST, content)
+                if answer.abort is not None:
+                    raise refusal(plugin.name, answer.abort)
+                if answer.modify_output is not None and answer.modify_output != result.output:
+                    result = msgspec.structs.replace(result, output=answer.modify_output)
+                    notes.append(self._note(plugin, output=answer.modify_output))
+        except Fault as failure:
+            self.end("", failure)
+            return HookedOutput("", failure, notes)
         self._tell(heard(result, missing and len(output) + missing))
         return HookedOutput(result.output, None, notes)
 
@@ -175,23 +175,23 @@ class MiddlewareCall:
         return {"toolName": self._tool, "name": self._tool, "args": input_}
 
     def _result(self, output: str, fault: Fault | None) -> HookedResult:
-        spent = round((time.monotonic() - self._began) * 1000)
+        spent = round((time.monotonic() - self._start) * 1000)
         if fault is None:
             return HookedResult(self._tool, True, output, spent, None)
         why = fault.message or ("cancelled" if fault.code == "ECANCELED" else fault.code)
         return HookedResult(self._tool, False, output, spent, why)
 
-    async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
+    async def _ask(self, plugin: Plugin, stage: str, content: dict[str, Any]) -> HookResult:
         """Returns the plugin's answer; an empty result if the plugin failed and failures may pass."""
         site = self._site
-        about = {"stage": STAGE_NAMES[stage], "sessionId": site.session, "turnId": site.turn, **shown}
+        about = {"stage": STAGE_NAMES[stage], "sessionId": site.session, "turnId": site.turn, **content}
         try:
-            said = _results.decode(
+            answer = _results.decode(
                 await self._hooks.call(plugin, STAGES[stage], site, msgspec.json.encode(about))
             )
-            if said.modify_input is not None and len(msgspec.json.encode(said.modify_input)) > MAX_SHOWN:
+            if answer.modify_input is not None and len(msgspec.json.encode(answer.modify_input)) > MAX_SHOWN:
                 raise Fault("EMSGSIZE", f"its changed input is {CUT}")
-            return said
+            return answer
         except Fault as fault:
             self._failed(plugin.name, stage, fault)
         except UNREADABLE as error:
@@ -200,8 +200,8 @@ class MiddlewareCall:
 
     def _failed(self, name: str, stage: str, fault: Fault) -> None:
         """Raise the Fault, or log it if failures may pass."""
-        was = f"the plugin {name} could not be asked {'before' if stage == PRE else 'after'} this call of"
-        why = f"{was} {self._tool}: {fault.message}"
+        subject = f"the plugin {name} could not be asked {'before' if stage == PRE else 'after'} this call of"
+        why = f"{subject} {self._tool}: {fault.message}"
         if not self.is_open:
             raise Fault("EPROTO" if fault.code == "ECANCELED" else fault.code, why)
         log.warning("middleware: %s; the call goes on, as plugins.hook_failure is open", one_line(why))

@@ -74,7 +74,7 @@ class RecentEvents:
     def _forget(self) -> None:
         """Drop readers whose last read is older than KEEP_SECONDS."""
         now = self._clock()
-        for uid in [uid for uid, one in self._readers.items() if now - one.read > KEEP_SECONDS]:
+        for uid in [uid for uid, reader in self._readers.items() if now - reader.read > KEEP_SECONDS]:
             del self._readers[uid]
 
 

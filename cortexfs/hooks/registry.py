@@ -52,17 +52,17 @@ class Hooks:
         self.words: frozenset[str] = frozenset()  # of all plugins
         self.of_tools = False  # whether any hook is about calls of tools
         self._pool = pool
-        self._by: dict[str, tuple[hostcalls.Plugin, ...]] = {}
+        self._by_word: dict[str, tuple[hostcalls.Plugin, ...]] = {}
 
     def apply(self, plugins: Iterable[hostcalls.Plugin]) -> None:
         """Use these plugins from now on. Calls under way go on."""
         self.plugins = tuple(plugin for plugin in plugins if plugin.hooks)
         self.words = words = frozenset(word for plugin in self.plugins for word in plugin.hooks)
-        self._by = {word: tuple(one for one in self.plugins if word in one.hooks) for word in words}
+        self._by_word = {word: tuple(each for each in self.plugins if word in each.hooks) for word in words}
         self.of_tools = not words.isdisjoint((PRE, POST, *TOOL_EVENTS))
 
     def of(self, word: str) -> tuple[hostcalls.Plugin, ...]:
-        return self._by.get(word, ())
+        return self._by_word.get(word, ())
 
     async def call(self, plugin: hostcalls.Plugin, name: str, site: Site, data: bytes) -> bytes:
         """Call a hidden tool of the plugin. Returns its answer, or raises its Fault."""
@@ -71,22 +71,22 @@ class Hooks:
         if cwd is not None:
             enclosed = hostcalls.is_enclosed(plugin, site.identity)
             cwd, directory = (None, os.readlink(f"/proc/self/fd/{cwd}")) if enclosed else (cwd, "")
-        asked = hostcalls.CallRequest(site.turn, invocation, None, data, site.umask, {}, directory)
-        said = bytearray()
+        request = hostcalls.CallRequest(site.turn, invocation, None, data, site.umask, {}, directory)
+        answer = bytearray()
 
         def hear(kind: int, payload: bytes) -> None:
             """Raises one of call.GARBAGE, which ends the call."""
             if kind == wire.DELTA:
-                said.extend(payload)
-                if len(said) > _MAX_ANSWER:
+                answer.extend(payload)
+                if len(answer) > _MAX_ANSWER:
                     raise Fault("EFBIG", f"its answer is over {_MAX_ANSWER >> 10} KiB")
 
-        one = HostCall(hear, _pass)
+        call = HostCall(hear, _pass)
         find = partial(self._pool.acquire_for, plugin, site.identity, site.stream)
-        await one.run(self._pool, find, asked, SECONDS, cwd)
-        if one.fault is not None:
-            raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
-        return bytes(said)
+        await call.run(self._pool, find, request, SECONDS, cwd)
+        if call.fault is not None:
+            raise Fault(call.fault.code, call.fault.message.replace("the tool", "the plugin", 1))
+        return bytes(answer)
 
     def outlast(self, site: Site) -> Callable[[], None]:
         """Let hosts start for this person, present or not, until the returned function is called."""
@@ -101,7 +101,7 @@ class Hooks:
         gone when an event comes, and a host could not follow it then."""
         if not site.identity.is_elsewhere:
             return
-        for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
+        for plugin in dict.fromkeys(each for word in words for each in self.of(word)):
             with contextlib.suppress(Fault):  # reported when an event is not delivered
                 self._pool.release(await self._pool.acquire_for(plugin, site.identity, site.stream))
 

@@ -37,7 +37,7 @@ class _Known(NamedTuple):
     """The first person who talked in a session."""
 
     session: str
-    who: Identity
+    identity: Identity
     let_go: Callable[[], None]
 
 
@@ -65,8 +65,8 @@ class Turns:
             try:
                 await driver(cast(Turn, _Overheard(turn, hear)))
             finally:
-                used = {"tokensIn": tokens[0], "tokensOut": tokens[1]}
-                self._events.tell("llm:post-call", site, provider=provider, model=model, **used)
+                usage = {"tokensIn": tokens[0], "tokensOut": tokens[1]}
+                self._events.tell("llm:post-call", site, provider=provider, model=model, **usage)
 
         return answer
 
@@ -75,10 +75,10 @@ class Turns:
             return driver
 
         async def answer(turn: Turn) -> None:
-            who, response = turn.who, [""]
-            about = {"sessionId": who.session, "turnId": who.run}
-            await self._hooks.met(who.identity)
-            self._events.tell("agent:turn-start", _site(who), **about)
+            caller, response = turn.who, [""]
+            about = {"sessionId": caller.session, "turnId": caller.run}
+            await self._hooks.met(caller.identity)
+            self._events.tell("agent:turn-start", _site(caller), **about)
 
             def hear(frame: Frame) -> None:
                 if isinstance(frame, Message):
@@ -87,29 +87,29 @@ class Turns:
             try:
                 await driver(cast(Turn, _Overheard(turn, hear)))
             finally:
-                self._events.tell("agent:turn-end", _site(who), **about, response=response[0])
+                self._events.tell("agent:turn-end", _site(caller), **about, response=response[0])
 
         return answer
 
-    def talked(self, address: Address, who: Identity, is_new: bool) -> None:
+    def talked(self, address: Address, identity: Identity, is_new: bool) -> None:
         """Remember the person of a session's message. `is_new` is True for the first message of all."""
-        if self._hooks.words.isdisjoint(SESSIONS) or who.unheard or address in self._sessions:
+        if self._hooks.words.isdisjoint(SESSIONS) or identity.unheard or address in self._sessions:
             return
-        self._sessions[address] = _Known(address.session, who, self._hooks.outlast(Site(who)))
+        self._sessions[address] = _Known(address.session, identity, self._hooks.outlast(Site(identity)))
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)[1].let_go()
         if is_new:
-            self._events.tell("session:start", Site(who), sessionId=address.session)
+            self._events.tell("session:start", Site(identity), sessionId=address.session)
 
     def over(self, address: Address) -> None:
         """Report the end of a session to the plugins of its first person."""
         if known := self._sessions.pop(address, None):
-            self._events.tell("session:end", Site(known.who, known.session), sessionId=known.session)
+            self._events.tell("session:end", Site(known.identity, known.session), sessionId=known.session)
             known.let_go()
 
 
-def _site(who: Who) -> Site:
-    return Site(who.identity, who.session, who.run)
+def _site(caller: Who) -> Site:
+    return Site(caller.identity, caller.session, caller.run)
 
 
 class _Overheard:
@@ -122,7 +122,7 @@ class _Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._turn, name)
 
-    async def say(self, *said: Frame) -> None:
-        for frame in said:
+    async def say(self, *frames: Frame) -> None:
+        for frame in frames:
             self._hear(frame)
-        await self._turn.say(*said)
+        await self._turn.say(*frames)
