@@ -154,7 +154,7 @@ class _Run:
             if reply.malformed:
                 self._budget.malformed()
                 told = PromptMessage("user", (PromptText(wording.malformed(reply.malformed)),))
-                window.did(PromptMessage("assistant", (PromptText(reply.text),)), told)
+                window.add(PromptMessage("assistant", (PromptText(reply.text),)), told)
                 continue
             if reply.text:
                 await self._turn.say(message(reply.text))
@@ -162,7 +162,7 @@ class _Run:
                 return
             made = tuple(PastCall(one.call, one.name, one.input) for one in reply.calls)
             parts = (PromptText(reply.text),) if reply.text else ()
-            window.did(PromptMessage("assistant", parts, made), *await self._calls(reply.calls, window))
+            window.add(PromptMessage("assistant", parts, made), *await self._calls(reply.calls, window))
 
     async def _window(self, given: asking.ModelInput) -> AgentWindow:
         limit = self._world.control(self._model, "limit").strip()
@@ -212,7 +212,7 @@ class _Run:
         return inner.text
 
     def _request(self, pack: Pack) -> dict[str, Any]:
-        tools, said = self._tools.shown(), pack.said
+        tools, said = self._tools.shown(), pack.messages
         request: dict[str, Any] = {"system": pack.system}
         if not self._native:
             said = text_protocol.as_text(said)

@@ -38,11 +38,11 @@ log = logging.getLogger("cortexfs")
 
 
 class ContextFiles:
-    """The files of one session. `folder` is the session's folder on disk, `shown` its path in the mount."""
+    """The files of one session. `folder` is the session's folder on disk, `path` its path in the mount."""
 
-    def __init__(self, folder: Path, shown: str) -> None:
+    def __init__(self, folder: Path, path: str) -> None:
         self._session = folder
-        self._shown = f"{shown}/{session_places.CONTEXT_NAME}"
+        self._path = f"{path}/{session_places.CONTEXT_NAME}"
         self._grown = 0
 
     def grown(self) -> int:
@@ -55,23 +55,23 @@ class ContextFiles:
         return FormerContext(read_summary(text) if text else None, tuple(self._pins()))
 
     def write_summary(self, summary: Summary) -> None:
-        with _told("the summary"):
+        with _log_failure("the summary"):
             data = summary_text(summary).encode(errors="replace")
             _replace(self._folder() / "summary.md", data)
 
     def write_pack(self, pack: bytes) -> None:
-        with _told("the pack"):
+        with _log_failure("the pack"):
             _replace(self._folder() / "pack.json", pack)
 
     def spill(self, call: str, text: str) -> str:
         """Keep an output. Returns its path in the mount; empty if not kept. A taken name gets a number."""
         data = text.encode(errors="replace")[:MAX_OUTPUTS]
-        with _told("an output"):
+        with _log_failure("an output"):
             folder = self._folder("output")
             name = _free(folder, names.clean(call)[:48].rstrip("."))
             _replace(folder / name, data)
             self._grown += len(data) - _trim(folder, name)
-            return f"{self._shown}/output/{name}"
+            return f"{self._path}/output/{name}"
         return ""
 
     def pin(self, text: str) -> str:
@@ -85,17 +85,17 @@ class ContextFiles:
             name = self._next(pins, len(data))
             with os_faults("the pin cannot be kept"):
                 _replace(self._folder("pinned") / name, data + b"\n")
-        return f"{self._shown}/pinned/{name}"
+        return f"{self._path}/pinned/{name}"
 
     def _next(self, pins: list[Pin], size: int) -> str:
-        held = sum(len(pin.text.encode(errors="replace")) for pin in pins)
-        if len(pins) >= MAX_PINS or held + size > MAX_PINNED:
+        total = sum(len(pin.text.encode(errors="replace")) for pin in pins)
+        if len(pins) >= MAX_PINS or total + size > MAX_PINNED:
             full = f"a session has at most {MAX_PINS} pins, of {MAX_PINNED >> 10} KiB together"
-            raise Fault("EDQUOT", f"{full}; remove some: rm {self._shown}/pinned/N.md")
-        taken = {_number(pin.name) for pin in pins}
-        after = max(taken, default=0) + 1
+            raise Fault("EDQUOT", f"{full}; remove some: rm {self._path}/pinned/N.md")
+        numbers = {_number(pin.name) for pin in pins}
+        after = max(numbers, default=0) + 1
         if not session_places.is_pin(f"{after}.md"):
-            after = min(set(range(1, MAX_PINS + 2)) - taken)
+            after = min(set(range(1, MAX_PINS + 2)) - numbers)
         return f"{after}.md"
 
     def _pins(self) -> list[Pin]:
@@ -115,12 +115,12 @@ class ContextFiles:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _log_failure(subject: str) -> Iterator[None]:
     """Log a file that cannot be written, and go on without it."""
     try:
         yield
     except OSError as error:
-        log.warning("%s of a session's context is not kept: %s", what, error)
+        log.warning("%s of a session's context is not kept: %s", subject, error)
 
 
 def _listed(folder: Path) -> list[str]:
@@ -147,9 +147,9 @@ def _number(name: str) -> int:
 
 def _free(folder: Path, name: str) -> str:
     """Returns a name that no output has: a session's models may use the same name for two calls."""
-    taken = set(_listed(folder))
+    names = set(_listed(folder))
     numbered = (f"{name}-{number}.txt" for number in itertools.count(2))
-    return next(each for each in itertools.chain([f"{name}.txt"], numbered) if each not in taken)
+    return next(each for each in itertools.chain([f"{name}.txt"], numbered) if each not in names)
 
 
 def _trim(folder: Path, newest: str) -> int:

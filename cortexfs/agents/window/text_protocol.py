@@ -8,7 +8,7 @@
     schema(tools)                        the schema of its answer, where a provider can hold it to one
     Spoken().feed(delta)                 the text of a plain answer before its end
     parse(text, tools)                   its answer: a TextCall, a TextReply or a TextMistake
-    as_text(said)                        calls and results of earlier steps, written in this protocol
+    as_text(messages)                    calls and results of earlier steps, written in this protocol
 
 A plain model can be held to any JSON: its answer is a JSON text, which a small model writes like any other
 text. Into an object with `answer` it would write the words of the example.
@@ -136,7 +136,7 @@ def _sample(name: str, kind: ValueKind) -> Any:
 
 # The parts of a schema that go into a grammar. Some engines refuse the rest (patterns, lengths, bounds), or
 # make grammars of it that are too large; it is judged when the tool is called.
-_KEPT = ("type", "required", "enum", "const")
+_KEYWORDS = ("type", "required", "enum", "const")
 _BELOW = ("items", "additionalProperties")
 _MAPS = ("properties", "$defs", "definitions")
 _LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "prefixItems"}
@@ -184,24 +184,24 @@ def _combines(schema: Any) -> bool:
 def _pruned(schema: Any, base: str, closing: bool) -> Any:
     if not isinstance(schema, dict):
         return schema if isinstance(schema, bool) else {}
-    kept = {key: schema[key] for key in _KEPT if key in schema}
+    result = {key: schema[key] for key in _KEYWORDS if key in schema}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
-        kept["$ref"] = base + reference[1:]
+        result["$ref"] = base + reference[1:]
     for key in _BELOW:
         if key in schema:
-            kept[key] = _pruned(schema[key], base, closing)
+            result[key] = _pruned(schema[key], base, closing)
     for key in _MAPS:
-        if isinstance(named := schema.get(key), dict):
-            kept[key] = {name: _pruned(each, base, closing) for name, each in named.items()}
-    for key, kept_as in _LISTS.items():
+        if isinstance(schemas := schema.get(key), dict):
+            result[key] = {name: _pruned(each, base, closing) for name, each in schemas.items()}
+    for key, target in _LISTS.items():
         if isinstance(listed := schema.get(key), list):
-            kept[kept_as] = [_pruned(each, base, closing) for each in listed]
+            result[target] = [_pruned(each, base, closing) for each in listed]
     if "patternProperties" in schema:
-        kept.pop("additionalProperties", None)
-    elif closing and "properties" in kept:
-        kept.setdefault("additionalProperties", False)
-    return kept
+        result.pop("additionalProperties", None)
+    elif closing and "properties" in result:
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 # A reply with this is a failed attempt at the protocol. Without it, a reply is an answer in plain words.
@@ -229,37 +229,37 @@ def parse(text: str, tools: Sequence[ToolOffer], plain: bool = False) -> Parsed:
 
 def _quoted(text: str) -> Parsed:
     """Returns the answer in a JSON text. A text that was cut off counts as far as it came."""
-    said = Spoken().feed(text)
-    return TextReply(said) if said.strip() else TextMistake(_EMPTY)
+    answer = Spoken().feed(text)
+    return TextReply(answer) if answer.strip() else TextMistake(_EMPTY)
 
 
 class Spoken:
     """A plain answer, as it comes: `feed` returns its new words, and an empty text for other replies."""
 
-    _WHOLE = re.compile(r"""(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*""")
+    _CHARACTERS = re.compile(r"""(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*""")
     _HALF = re.compile(r"\\u[dD][89abAB]..$")  # half of a character, whose other half is to come
     _OPEN = 11  # characters that may wait for the next piece: such a half, and most of the other one
 
     def __init__(self) -> None:
-        self._left = ""
+        self._rest = ""
         self._begun = self._over = False
 
     def feed(self, text: str) -> str:
         if self._over:
             return ""
-        self._left += text
+        self._rest += text
         if not self._begun:
-            self._left = self._left.lstrip()
-            if not self._left.startswith('"'):
-                self._over = bool(self._left)
+            self._rest = self._rest.lstrip()
+            if not self._rest.startswith('"'):
+                self._over = bool(self._rest)
                 return ""
-            self._left, self._begun = self._left[1:], True
-        found = self._WHOLE.match(self._left)
+            self._rest, self._begun = self._rest[1:], True
+        found = self._CHARACTERS.match(self._rest)
         piece = self._HALF.sub("", found.group()) if found else ""
-        self._left = self._left[len(piece) :]
-        self._over = self._left.startswith('"') or len(self._left) > self._OPEN
-        told: str = json.loads(f'"{piece}"', strict=False)
-        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        self._rest = self._rest[len(piece) :]
+        self._over = self._rest.startswith('"') or len(self._rest) > self._OPEN
+        string: str = json.loads(f'"{piece}"', strict=False)
+        return string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _object(text: str) -> str | None:
@@ -284,12 +284,12 @@ def _judged(found: dict[str, Any], tools: Sequence[ToolOffer]) -> Parsed:
         return TextReply(answer if isinstance(answer, str) else msgspec.json.encode(answer).decode())
     if "answer" in found:
         return TextMistake("the reply holds both tool and answer; say one of them")
-    name, given = found["tool"], found.get("input", {})
+    name, input_ = found["tool"], found.get("input", {})
     if name not in [tool.name for tool in tools]:
         return TextMistake(f"tool: there is no tool {jsontext.shown(name)}; there are: {_names(tools)}")
-    if not isinstance(given, dict):
-        return TextMistake(f"input: expected object, got {jsontext.type_name(given)}")
-    return TextCall(name, given)
+    if not isinstance(input_, dict):
+        return TextMistake(f"input: expected object, got {jsontext.type_name(input_)}")
+    return TextCall(name, input_)
 
 
 def _names(tools: Sequence[ToolOffer]) -> str:
@@ -303,23 +303,23 @@ def _names(tools: Sequence[ToolOffer]) -> str:
 
 def result_message(name: str, output: str, is_error: bool) -> PromptMessage:
     """Returns a tool's output, in the words of wording.py, as a message of the user: no other role fits."""
-    told = f"The call of {name} failed:" if is_error else f"The output of {name}:"
-    return PromptMessage("user", (PromptText(f"{told}\n{output}\nCall again, or answer."),))
+    heading = f"The call of {name} failed:" if is_error else f"The output of {name}:"
+    return PromptMessage("user", (PromptText(f"{heading}\n{output}\nCall again, or answer."),))
 
 
-def as_text(said: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+def as_text(messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
     """Returns a conversation with its calls and results written as text. Messages of one role in a row become
     one, as the templates of many models refuse them."""
-    names = {call.call: call.name for each in said for call in each.calls}
-    turns = [_textual(each, names) for each in said]
+    names = {call.call: call.name for each in messages for call in each.calls}
+    turns = [_textual(each, names) for each in messages]
     return tuple(_joined(list(group)) for _, group in groupby(turns, key=lambda each: each.role))
 
 
-def _textual(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
-    if said.role == "tool":
-        return result_message(names.get(said.call, "a tool"), said.text, said.is_error)
-    calls = tuple(PromptText(_written(call.name, call.input)) for call in said.calls)
-    return PromptMessage(said.role, (*said.parts, *calls))
+def _textual(message: PromptMessage, names: dict[str, str]) -> PromptMessage:
+    if message.role == "tool":
+        return result_message(names.get(message.call, "a tool"), message.text, message.is_error)
+    calls = tuple(PromptText(_written(call.name, call.input)) for call in message.calls)
+    return PromptMessage(message.role, (*message.parts, *calls))
 
 
 def _joined(turns: list[PromptMessage]) -> PromptMessage:

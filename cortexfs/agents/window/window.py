@@ -2,7 +2,7 @@
 
     window = AgentWindow(parts, (limit, reserve), files, session, agent)
     await window.load()
-    window.did(said)
+    window.add(messages)
     pack = await window.pack(summarise)
 
 Rules: context.py plans; this file gets what planning needs from the disk, in a thread, and from the model. If
@@ -34,18 +34,18 @@ class AgentWindow:
         self._limit, self._reserve = room
         self._files = files
         self._names = session, agent  # in pack.json
-        self._told = b""
+        self._text = b""
         self._summarises = True
 
-    def did(self, *said: PromptMessage) -> None:
+    def add(self, *messages: PromptMessage) -> None:
         """Add messages of the run's latest step."""
-        self._parts = self._parts._replace(steps=(*self._parts.steps, *said))
+        self._parts = self._parts._replace(steps=(*self._parts.steps, *messages))
 
     async def load(self) -> None:
         """Load the session's summary, and what its user has pinned."""
         if self._files is not None:
-            kept = await trio.to_thread.run_sync(self._files.load)
-            self._parts = self._parts._replace(summary=kept.summary, pinned=kept.pinned)
+            context = await trio.to_thread.run_sync(self._files.load)
+            self._parts = self._parts._replace(summary=context.summary, pinned=context.pinned)
 
     async def pack(self, summarise: Summarise) -> Pack:
         """Returns the next question. Raises EMSGSIZE if it cannot be made to fit."""
@@ -79,10 +79,10 @@ class AgentWindow:
         return True
 
     async def _tell(self, pack: Pack) -> None:
-        told = pack_json(pack, *self._names)
-        if self._files is not None and told != self._told:
-            self._told = told
-            await trio.to_thread.run_sync(self._files.write_pack, told)
+        text = pack_json(pack, *self._names)
+        if self._files is not None and text != self._text:
+            self._text = text
+            await trio.to_thread.run_sync(self._files.write_pack, text)
 
     async def spill(self, call: str, output: str) -> str:
         """Keep an output that is too long for the model. Returns its path, or "" if it is not kept."""

@@ -41,8 +41,8 @@ def _cut(text: str, limit: int) -> tuple[str, int]:
     half = max(0, limit - LINE) // 2
     head = data[:half].decode(errors="ignore")
     tail = data[len(data) - half :].decode(errors="ignore")
-    left = len(data) - len(head.encode()) - len(tail.encode())
-    return f"{head}\n[... {left} bytes left out ...]\n{tail}", left
+    gap = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {gap} bytes left out ...]\n{tail}", gap
 
 
 def is_long(output: str) -> bool:
@@ -50,16 +50,16 @@ def is_long(output: str) -> bool:
     return len(output) > MAX_OUTPUT or len(output.encode(errors="replace")) > MAX_OUTPUT
 
 
-def result(name: str, call: str, output: str, missing: int = 0, whole: str = "") -> str:
-    """Returns a tool's output in words. `missing` more bytes were not kept; the file `whole` has the kept
+def result(name: str, call: str, output: str, missing: int = 0, path: str = "") -> str:
+    """Returns a tool's output in words. `missing` more bytes were not kept; the file `path` has the kept
     ones."""
-    body, left = _cut(output, MAX_OUTPUT)
+    body, gap = _cut(output, MAX_OUTPUT)
     notes = {
         "tool": _plain(name),
         "call": _plain(call),
         "trust": "untrusted",
-        "left_out": f"{left} bytes" if left else "",
-        "whole": _QUOTED.sub("_", whole) if left else "",
+        "left_out": f"{gap} bytes" if gap else "",
+        "whole": _QUOTED.sub("_", path) if gap else "",
         "not_kept": f"{missing} bytes" if missing else "",
     }
     return _marked(body, notes)
@@ -76,8 +76,8 @@ def unknown(name: str, known: str) -> str:
 
 def hidden(tools: Mapping[str, str]) -> str:
     """Returns a notice for a person about the tools that the model of an agent is not offered."""
-    said = "; ".join(f"{name}: {why}" for name, why in tools.items())
-    return f"The agent's model does not get all of its tools. {said}"
+    reasons = "; ".join(f"{name}: {why}" for name, why in tools.items())
+    return f"The agent's model does not get all of its tools. {reasons}"
 
 
 def malformed(why: str) -> str:
@@ -101,8 +101,8 @@ def shortened(text: str, limit: int) -> str:
 
 
 def _marked(body: str, notes: dict[str, str]) -> str:
-    said = " ".join(f'{key}="{value}"' for key, value in notes.items() if value)
-    return f"<{MARK} {said}>\n{_harmless(body)}\n</{MARK}>"
+    attributes = " ".join(f'{key}="{value}"' for key, value in notes.items() if value)
+    return f"<{MARK} {attributes}>\n{_harmless(body)}\n</{MARK}>"
 
 
 def _harmless(text: str) -> str:

@@ -68,8 +68,8 @@ def texts(said: Sequence[PromptMessage]) -> list[str]:
 
 def size(pack: Pack) -> int:
     """Returns the approximate tokens of a question, counted from its text."""
-    sent = pack.system + "".join(pack.said[n].text for n in range(len(pack.said)))
-    sent += "".join(json.dumps(call.input) for each in pack.said for call in each.calls)
+    sent = pack.system + "".join(pack.messages[n].text for n in range(len(pack.messages)))
+    sent += "".join(json.dumps(call.input) for each in pack.messages for call in each.calls)
     return tokens(len(sent.encode()))
 
 
@@ -79,7 +79,7 @@ def test_everything_goes_along_where_there_is_room() -> None:
         "Be kind.", [NOW], step("c1", "out"), said, [Pin("1.md", "I am Ann.")], Summary(1, 1, "Hi.")
     )
     pack = plan(parts, 8192, 2048)
-    assert pack.said == (*asked("x", said).said[:-1], NOW, *parts.steps)
+    assert pack.messages == (*asked("x", said).said[:-1], NOW, *parts.steps)
     pinned, earlier = f"{context.PINNED}\n- I am Ann.", f"{context.EARLIER}\nHi."
     assert pack.system == f"Be kind.\n\n{pinned}\n\n{earlier}"
     assert pack.forgotten == ()
@@ -104,10 +104,10 @@ def test_the_oldest_turns_are_left_out_and_what_stays_begins_with_the_user() -> 
     said = history(40)
     pack = plan(WindowParts("S", [NOW], (), said), 3000, 500)
     assert size(pack) <= 2500
-    assert 4 < len(pack.said) < 80
-    assert pack.said[0].role == "user"
+    assert 4 < len(pack.messages) < 80
+    assert pack.messages[0].role == "user"
     assert list(pack.forgotten) + said[len(pack.forgotten) :] == said
-    assert texts(pack.said) == [*texts(asked("x", said).said)[len(pack.forgotten) : -1], "and now?"]
+    assert texts(pack.messages) == [*texts(asked("x", said).said)[len(pack.forgotten) : -1], "and now?"]
 
 
 def test_the_beginning_of_one_question_is_that_of_the_next() -> None:
@@ -116,7 +116,7 @@ def test_the_beginning_of_one_question_is_that_of_the_next() -> None:
     beginnings = []
     for turns in range(20, 60):
         pack = plan(WindowParts("S", [NOW], (), said[: 2 * turns]), 3000, 500)
-        beginnings.append((pack.system, pack.said[0]))
+        beginnings.append((pack.system, pack.messages[0]))
     changes = sum(before != after for before, after in pairwise(beginnings))
     assert changes <= 14  # of 39: three turns are a quarter of the window
 
@@ -131,7 +131,7 @@ def test_what_a_summary_covers_does_not_go_along() -> None:
     pack = plan(
         WindowParts("S", [NOW], (), said, summary=Summary(2, int(said[9].id or 0), "Sums.")), 8192, 2048
     )
-    assert texts(pack.said)[0] == "user 5 ".ljust(300, "x")
+    assert texts(pack.messages)[0] == "user 5 ".ljust(300, "x")
     assert pack.forgotten == ()
 
 
@@ -155,7 +155,7 @@ def test_the_message_goes_whole_or_not_at_all() -> None:
     # docs/agents.md: "What you say now goes whole, or the run ends with EMSGSIZE and both numbers"
     long = PromptMessage("user", (PromptText("y" * 7000),))
     pack = plan(WindowParts("S", [long], (), history(20)), 3000, 500)
-    assert pack.said == (long,)
+    assert pack.messages == (long,)
     with pytest.raises(Fault) as raised:
         plan(WindowParts("S", [PromptMessage("user", (PromptText("y" * 9000),))], (), history(20)), 3000, 500)
     assert raised.value.code == "EMSGSIZE"
@@ -165,14 +165,14 @@ def test_the_message_goes_whole_or_not_at_all() -> None:
 
 def test_a_conversation_that_was_given_as_a_whole_counts_as_the_message() -> None:
     given = [NOW, PromptMessage("assistant", (PromptText("z" * 3000),)), NOW]
-    assert plan(WindowParts("S", given), 3000, 500).said == tuple(given)
+    assert plan(WindowParts("S", given), 3000, 500).messages == tuple(given)
 
 
 def test_an_image_counts_what_a_model_pays_for_it_and_not_its_bytes() -> None:
     image = PromptMessage(
         "user", (PromptMedia("image", "image/png", "A" * 1_000_000), PromptText("what is it?"))
     )
-    assert plan(WindowParts("S", [image]), 8192, 2048).said == (image,)
+    assert plan(WindowParts("S", [image]), 8192, 2048).messages == (image,)
 
 
 # Steps of this run.
@@ -183,8 +183,8 @@ def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
     said = history(2)
     pack = plan(WindowParts("S", [NOW], steps, said), 12_000, 2000)
     assert pack.forgotten == ()
-    assert pack.said[:4] == asked("x", said).said[:4]
-    outputs = [each.text for each in pack.said if each.role == "tool"]
+    assert pack.messages[:4] == asked("x", said).said[:4]
+    outputs = [each.text for each in pack.messages if each.role == "tool"]
     assert len(outputs[0]) < SHORT + 300
     assert outputs[-1] == steps[-1].text  # the last step is whole
     assert all(text.startswith("<tool_output") and text.endswith("</tool_output>") for text in outputs)
@@ -194,7 +194,7 @@ def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
 def test_what_went_into_older_calls_is_shortened_too() -> None:
     steps = [*step("c1", "ok", "w" * 30_000), *step("c2", "ok")]
     pack = plan(WindowParts("S", [NOW], steps), 8192, 2048)
-    call = pack.said[1].calls[0]
+    call = pack.messages[1].calls[0]
     assert call.input["path"] == "f"
     assert len(call.input["content"]) < 2 * SHORT
     assert steps[0].calls[0].input["content"] == "w" * 30_000  # the model's own words are not rewritten
@@ -203,14 +203,14 @@ def test_what_went_into_older_calls_is_shortened_too() -> None:
 def test_turns_go_before_the_last_step_does() -> None:
     steps = step("c1", "o" * 6000)
     pack = plan(WindowParts("S", [NOW], steps, history(20)), 4000, 1000)
-    assert pack.said[-1] == steps[-1]
+    assert pack.messages[-1] == steps[-1]
     assert pack.forgotten
 
 
 def test_when_nothing_else_is_left_the_last_step_is_squeezed_as_well() -> None:
     steps = [each for n in range(5) for each in step(f"c{n}", "o" * 5000)]
     pack = plan(WindowParts("S", [NOW], steps, history(20)), 2000, 500)
-    assert len(pack.said) == 11
+    assert len(pack.messages) == 11
     assert size(pack) <= 1500
 
 
@@ -248,9 +248,9 @@ def test_a_window_fits_or_is_refused(
         assert pack == "EMSGSIZE"
         return
     assert size(pack) <= most - reserve
-    assert NOW in pack.said
-    asks = [call.call for said in pack.said for call in said.calls]
-    assert asks == [said.call for said in pack.said if said.role == "tool"]  # no call without its answer
+    assert NOW in pack.messages
+    asks = [call.call for said in pack.messages for call in said.calls]
+    assert asks == [said.call for said in pack.messages if said.role == "tool"]  # no call without its answer
     assert len(asks) == len(outputs)
 
 
@@ -359,5 +359,5 @@ def test_what_only_pinned_something_is_not_told_again() -> None:
 def test_a_message_without_an_id_is_of_no_event() -> None:
     nameless: Any = [Message(role="user", content=[frames.Text("a")])]
     pack = plan(WindowParts("S", [NOW], (), nameless, summary=Summary(1, 9, "s")), 8192, 2048)
-    assert texts(pack.said) == ["a", "and now?"]
+    assert texts(pack.messages) == ["a", "and now?"]
     assert context.renewed(nameless, None, "s") is None

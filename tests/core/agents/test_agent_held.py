@@ -47,7 +47,7 @@ def test_what_is_held_is_all_that_the_next_question_needs() -> None:
     for number in range(30):
         steps = (*steps, *step(number, 6000))
         pack = plan(WindowParts("S", [NOW], steps), LIMIT, RESERVE)
-        assert plan(WindowParts("S", [NOW], pack.steps), LIMIT, RESERVE).said == pack.said
+        assert plan(WindowParts("S", [NOW], pack.steps), LIMIT, RESERVE).messages == pack.messages
         cut = [said for said, now in zip(before, pack.steps, strict=False) if said != now]
         assert all(taken((said,)) > 4000 for said in cut)
         before = steps = pack.steps

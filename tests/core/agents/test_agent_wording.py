@@ -70,7 +70,7 @@ long_texts = st.tuples(texts, texts).map(lambda two: two[0] + "y" * (MAX_OUTPUT 
 
 @given(texts | long_texts, texts, texts)
 def test_the_marks_can_never_be_forged_from_inside(output: str, name: str, call: str) -> None:
-    told = result(name, call, output, missing=len(call), whole=f"/ctx/{name}")
+    told = result(name, call, output, missing=len(call), path=f"/ctx/{name}")
     assert not FORGED.search(body(told))
     assert told.count("\n</tool_output>") == 1
     assert re.fullmatch(r'<tool_output( [a-z_]+="[^"<>&\n]*")+>', told.partition("\n")[0])
@@ -90,7 +90,7 @@ def test_what_forges_nothing_comes_through_unchanged(output: str) -> None:
 
 def test_a_long_output_is_cut_in_its_middle_and_says_what_is_missing_and_where_it_is() -> None:
     output = "".join(f"line {number}\n" for number in range(10_000))
-    told = result("fs.read", "c1", output, whole="/ctx/home/0/agent/a.d/session/s/context/output/c1.txt")
+    told = result("fs.read", "c1", output, path="/ctx/home/0/agent/a.d/session/s/context/output/c1.txt")
     head, note, tail = re.split(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n", body(told))
     assert output.startswith(head)
     assert output.endswith(tail)
