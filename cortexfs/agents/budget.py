@@ -43,12 +43,12 @@ class BudgetLimits(NamedTuple):
     at_once: int = 16  # calls of one step, each of which may be a process
 
 
-def limited(said: BudgetLimits, setup: Setup) -> BudgetLimits:
+def limited(limits: BudgetLimits, setup: Setup) -> BudgetLimits:
     """Returns the limits with the agent's own number of steps, which a user's own agent may only lower."""
     word = setup.env.get(STEPS_VARIABLE, "")
-    own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps
-    steps = own if setup.home is None else min(own, said.steps)
-    return said._replace(steps=steps)
+    own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else limits.steps
+    steps = own if setup.home is None else min(own, limits.steps)
+    return limits._replace(steps=steps)
 
 
 class RunBudget:
@@ -57,7 +57,7 @@ class RunBudget:
     def __init__(self, limits: BudgetLimits) -> None:
         self._limits = limits
         self._steps = 0
-        self.used: Usage | None = None  # tokens of its answers; None while no provider has reported any
+        self.usage: Usage | None = None  # tokens of its answers; None while no provider has reported any
         self._calls = _Row()
         self._rounds = _Row()
         self._malformed = 0
@@ -66,14 +66,14 @@ class RunBudget:
 
     @property
     def _tokens(self) -> int:
-        return self.used.input_tokens + self.used.output_tokens if self.used else 0
+        return self.usage.input_tokens + self.usage.output_tokens if self.usage else 0
 
     def step(self) -> None:
         """Count a question to the model. Raises the Fault that ends the run if a limit is reached."""
         limits = self._limits
         if self._steps >= limits.steps:
-            also = f", or {STEPS_VARIABLE} in its .d/env"
-            raise _over("E2BIG", f"{self._steps} steps", f"{limits.steps}", "steps", also)
+            alternative = f", or {STEPS_VARIABLE} in its .d/env"
+            raise _over("E2BIG", f"{self._steps} steps", f"{limits.steps}", "steps", alternative)
         if self._tokens >= limits.tokens:
             raise _over("EDQUOT", f"{self._tokens:,} tokens", f"{limits.tokens:,}", "tokens")
         self._steps += 1
@@ -84,8 +84,8 @@ class RunBudget:
         return _over("ETIMEDOUT", f"{secs} s and {self._steps} steps", f"{secs} s", "secs")
 
     def use(self, usage: Usage) -> None:
-        before = self.used or Usage(input_tokens=0, output_tokens=0)
-        self.used = Usage(
+        before = self.usage or Usage(input_tokens=0, output_tokens=0)
+        self.usage = Usage(
             input_tokens=before.input_tokens + usage.input_tokens,
             output_tokens=before.output_tokens + usage.output_tokens,
             model=usage.model or before.model,
@@ -140,7 +140,7 @@ class _Row:
         return self.row
 
 
-def _over(code: str, used: str, limit: str, key: str, also: str = "", why: str = "") -> Fault:
-    what = why or f"it used {used}"
-    mend = f"to allow more, raise [agent] {key} in config.toml{also}"
-    return Fault(code, f"the agent's run was ended: {what}, and the limit is {limit}; {mend}")
+def _over(code: str, amount: str, limit: str, key: str, alternative: str = "", why: str = "") -> Fault:
+    cause = why or f"it used {amount}"
+    mend = f"to allow more, raise [agent] {key} in config.toml{alternative}"
+    return Fault(code, f"the agent's run was ended: {cause}, and the limit is {limit}; {mend}")

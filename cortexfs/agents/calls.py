@@ -1,8 +1,8 @@
 """A call by an agent's model on its way to the tool: its id, its dry run, the changes by plugins, and its
 user's permission for the session.
 
-    CallNames().named(calls)                     ids that the run has not seen, inputs of a bounded size
-    AgentDryRuns().wanted(tool, input, now)      the call that a model's input asks for
+    CallNames().with_ids(calls)                  ids that the run has not seen, inputs of a bounded size
+    AgentDryRuns().meant_call(tool, input, now)  the call that a model's input asks for
     call = await before(hooked, call, say)       the call as plugins change it; raises CallRefusal
     outcome = await around(hooked, input, run, say)
     Standing(memory, made).always(tool)          True if its user allows the tool for the whole session
@@ -29,7 +29,7 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import tool_of
-from cortexfs.agents.toolbox import Meant, meant, schema_of
+from cortexfs.agents.toolbox import Meaning, meaning, schema_of
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.arguments.dryrun import PROPERTY
 from cortexfs.core.errors import Fault
@@ -94,27 +94,27 @@ class CallNames:
     """The ids of the calls of one run."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._ids: set[str] = set()
         self._nested: dict[str, int] = {}
 
-    def named(self, made: Iterable[ToolCall]) -> list[ToolCall]:
-        named = []
-        for one in made:
-            if len(msgspec.json.encode(one.input)) > MAX_INPUT:
+    def with_ids(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
+        result = []
+        for call in calls:
+            if len(msgspec.json.encode(call.input)) > MAX_INPUT:
                 raise Fault("EMSGSIZE", f"the model made a call with an input over {MAX_INPUT >> 10} KiB")
-            named.append(replace(one, call=self._id(one.call), name=one.name[:MAX_NAME]))
-        return named
+            result.append(replace(call, call=self._id(call.call), name=call.name[:MAX_NAME]))
+        return result
 
     def below(self, call: str) -> str:
         """Returns the id of a nested call, made by a program that the call `call` has started."""
         number = self._nested[call] = self._nested.get(call, 0) + 1
         return self._id(f"{call[: MAX_NAME - 8]}.{number}")
 
-    def _id(self, given: str) -> str:
-        found = given if _ID.fullmatch(given) else f"call{len(self._seen) + 1}"
-        while found in self._seen:
-            found = f"{found}.{len(self._seen) + 1}"
-        self._seen.add(found)
+    def _id(self, name: str) -> str:
+        found = name if _ID.fullmatch(name) else f"call{len(self._ids) + 1}"
+        while found in self._ids:
+            found = f"{found}.{len(self._ids) + 1}"
+        self._ids.add(found)
         return found
 
 
@@ -127,11 +127,11 @@ class RunClock:
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()
-        self._left = self.scope.deadline - trio.current_time()
+        self._rest = self.scope.deadline - trio.current_time()
         self.scope.deadline = math.inf
 
     async def __aexit__(self, *_: object) -> None:
-        self.scope.deadline = trio.current_time() + self._left
+        self.scope.deadline = trio.current_time() + self._rest
         self._lock.release()
 
 
@@ -140,16 +140,16 @@ DENIED = "denials"
 
 
 class Standing:
-    def __init__(self, memory: dict[str, object], made: float) -> None:
+    def __init__(self, memory: dict[str, object], created: float) -> None:
         self._memory = memory
-        self._always = f"{ALWAYS} {made}"
+        self._always = f"{ALWAYS} {created}"
 
     def always(self, tool: Object) -> bool:
         """Returns True if the agent's user allows this tool for the whole session."""
-        return meant(tool) in self._allowed() and not asks_each_time(tool_of(tool))
+        return meaning(tool) in self._allowed() and not asks_each_time(tool_of(tool))
 
     def allow(self, tool: Object) -> None:
-        self._allowed().add(meant(tool))
+        self._allowed().add(meaning(tool))
 
     def count(self, *, denied: bool) -> None:
         self._memory[DENIED] = self._denials().after(denied)
@@ -166,7 +166,7 @@ class Standing:
         if denials.escalate:
             raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another session")
 
-    def _allowed(self) -> set[Meant]:
+    def _allowed(self) -> set[Meaning]:
         found = self._memory.setdefault(self._always, set())
         assert isinstance(found, set)
         return found
@@ -202,23 +202,23 @@ class MeantCall(NamedTuple):
 
 class AgentDryRuns:
     def __init__(self) -> None:
-        self._ended = DryRuns()
+        self._dry_runs = DryRuns()
 
-    def wanted(self, tool: Object, said: Any, now: float) -> MeantCall:
+    def meant_call(self, tool: Object, value: Any, now: float) -> MeantCall:
         """Returns the call that the model means. A dry run that was good for this call is used up."""
-        input_, dry = said, False
+        input_, dry = value, False
         if not dryrun.is_taken(schema_of(tool)):
             try:
-                input_, dry = dryrun.parted(said)
+                input_, dry = dryrun.parted(value)
             except Fault as fault:
-                return MeantCall(said, wrong=fault.message)
+                return MeantCall(value, wrong=fault.message)
         if dry and not tool.dry_run_flag:
             return MeantCall(input_, wrong=dryrun.lacking(tool.name, dryrun.PROPERTY))
-        return MeantCall(input_, dry, not dry and self._ended.use(_key(tool, input_), now))
+        return MeantCall(input_, dry, not dry and self._dry_runs.use(_key(tool, input_), now))
 
-    def ended(self, tool: Object, wanted: MeantCall, now: float) -> None:
-        self._ended.add(_key(tool, wanted.input), now)
+    def add(self, tool: Object, call: MeantCall, now: float) -> None:
+        self._dry_runs.add(_key(tool, call.input), now)
 
 
 def _key(tool: Object, input_: Any) -> bytes:
-    return hashlib.sha256(repr(meant(tool)).encode() + _encode(input_)).digest()
+    return hashlib.sha256(repr(meaning(tool)).encode() + _encode(input_)).digest()

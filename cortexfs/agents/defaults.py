@@ -61,11 +61,11 @@ _ROOM = 56  # characters for the name, of the 64 of a label's part
 _OUTSIDE = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
 
 
-def type_of(name: str, taken: Collection[str] = ()) -> str:
+def type_of(name: str, types: Collection[str] = ()) -> str:
     """Returns the type for an agent's label, by which policy lines name it. No other agent has this type."""
     stem = _OUTSIDE.sub("_", name)[:_ROOM]
     found, number = f"{stem}_t", 1
-    while found in taken:
+    while found in types:
         number += 1
         found = f"{stem}_{number}_t"
     return found
@@ -87,11 +87,11 @@ def lines(items: Iterable[str]) -> str:
 
 
 def controls(
-    name: str, model: str, tools: Collection[str], taken: Collection[str] = (), shell: Collection[str] = ()
+    name: str, model: str, tools: Collection[str], types: Collection[str] = (), shell: Collection[str] = ()
 ) -> dict[str, str]:
     """Returns the controls that an agent with this model and these tools starts with. It may also run the
     tools of `shell`, but its model is not offered them."""
-    type_ = type_of(name, taken)
+    type_ = type_of(name, types)
     return {
         "label": label(type_),
         "model": f"{model}\n",

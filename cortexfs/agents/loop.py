@@ -27,9 +27,9 @@ from cortexfs.agents import calls, nested, place
 from cortexfs.agents.budget import RunBudget, limited
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, setup_of
 from cortexfs.agents.ports import AgentPorts
-from cortexfs.agents.question import ModelQuestion, ModelReply, message, spoken
+from cortexfs.agents.question import ModelQuestion, ModelReply, input_of, message
 from cortexfs.agents.server_questions import CallQuestions, QuestionPorts
-from cortexfs.agents.toolbox import Toolbox, meant
+from cortexfs.agents.toolbox import Toolbox, meaning
 from cortexfs.agents.view import home_of
 from cortexfs.agents.window import text_protocol, wording
 from cortexfs.agents.window.context import Pack, WindowParts, budget, history_room, pinned_by, unpinned
@@ -54,16 +54,16 @@ UMASK = 0o022
 class Agents:
     """The drivers of a daemon's agents."""
 
-    def __init__(self, world: AgentPorts, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
+    def __init__(self, world: AgentPorts, wrap: Callable[[Driver], Driver] = lambda driver: driver) -> None:
         self._world = world
-        self._heard = heard  # wraps a driver, so that plugins learn of its turns
+        self._wrap = wrap  # wraps a driver, so that plugins learn of its turns
 
     def driver(self, object_: Object) -> Driver:
         async def answer(turn: Turn) -> None:
             home = home_of(await self._world.home(turn.who.identity.uid))
             await _Run(self._world, object_, turn, home).answer()
 
-        return self._heard(answer)
+        return self._wrap(answer)
 
 
 class _Run:
@@ -80,16 +80,16 @@ class _Run:
         if object_.status.startswith("broken"):
             raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
         self._setup = setup_of(world, world.find(*object_.key) or object_)
-        who = turn.who
-        above = who.identity.label
+        caller = turn.who
+        above = caller.identity.label
         label = f"{above} {object_.path}" if above else object_.path
-        self._powers = Powers(world, label, who.identity.uid, self._setup)
+        self._powers = Powers(world, label, caller.identity.uid, self._setup)
         self._model = world.model(self._setup.model, self._setup.home)
         self._check_model()
         self._driver = world.driver(self._model)
         cap = world.control(self._model, "cap").split()
         self._native, self._plain = NATIVE in cap, GRAMMAR in cap
-        names, uid = self._setup.tools, who.identity.uid
+        names, uid = self._setup.tools, caller.identity.uid
         self._hidden = {}
         for name in names:
             found = world.find("tool", name, uid)
@@ -97,17 +97,17 @@ class _Run:
                 self._hidden[name] = why
         self._tools = Toolbox(world, names, self._hidden, uid)
         self._in_text = bool(self._tools.names) and not self._native
-        self._cwd = who.cwd or self._setup.cwd
-        own = who.identity
+        self._cwd = caller.cwd or self._setup.cwd
+        own = caller.identity
         self._identity = place.acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
-        self._asker = who._replace(identity=self._identity, cwd=self._cwd)
+        self._asker = caller._replace(identity=self._identity, cwd=self._cwd)
         self._budget = RunBudget(limited(world.limits, self._setup))
         self._reserve = 0
         self._clock = calls.RunClock(world.limits.secs)
-        self._standing = calls.Standing(turn.session_memory, self._setup.made)
+        self._standing = calls.Standing(turn.session_memory, self._setup.created)
         self._trials = calls.AgentDryRuns()
         self._names = calls.CallNames()
-        session = (self._setup.place, *who.folder, who.session or who.run)
+        session = (self._setup.place, *caller.folder, caller.session or caller.run)
         approved = partial(self._approved, is_nested=True)
         ports = (self._decide, approved, self._standing, self._names.below, turn.say, session)
         about = (self._identity, self._cwd, self._budget, self._clock, nested.NestedPorts(*ports))
@@ -117,8 +117,8 @@ class _Run:
 
     def _check_model(self) -> None:
         """Raises EACCES unless the model may be asked by the name under which it was chosen."""
-        named = self._setup.model
-        alias = "" if "/" in named and self._model.home is None else named
+        name = self._setup.model
+        alias = "" if "/" in name and self._model.home is None else name
         identity = self._turn.who.identity
         decision = self._powers.decide(self._model, identity, alias=alias, is_its_model=True)
         if not decision.allowed:
@@ -134,14 +134,14 @@ class _Run:
             if self._clock.scope.cancelled_caught:
                 raise self._budget.late()
         finally:
-            if self._budget.used is not None:
-                await self._turn.say(self._budget.used)
+            if self._budget.usage is not None:
+                await self._turn.say(self._budget.usage)
 
     async def _loop(self) -> None:
-        given = asked(self._turn.input)
-        window = await self._window(given)
+        input_ = asked(self._turn.input)
+        window = await self._window(input_)
         await self._turn.settled()  # now the session's folder is there, for the window's files
-        if (pin := pinned_by(given.said[-1].text)) is not None:
+        if (pin := pinned_by(input_.said[-1].text)) is not None:
             await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
             return
         await window.load()
@@ -153,52 +153,52 @@ class _Run:
             reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
                 self._budget.malformed()
-                told = PromptMessage("user", (PromptText(wording.malformed(reply.malformed)),))
-                window.add(PromptMessage("assistant", (PromptText(reply.text),)), told)
+                feedback = PromptMessage("user", (PromptText(wording.malformed(reply.malformed)),))
+                window.add(PromptMessage("assistant", (PromptText(reply.text),)), feedback)
                 continue
             if reply.text:
                 await self._turn.say(message(reply.text))
             if not reply.calls:
                 return
-            made = tuple(PastCall(one.call, one.name, one.input) for one in reply.calls)
+            past_calls = tuple(PastCall(call.call, call.name, call.input) for call in reply.calls)
             parts = (PromptText(reply.text),) if reply.text else ()
-            window.add(PromptMessage("assistant", parts, made), *await self._calls(reply.calls, window))
+            window.add(PromptMessage("assistant", parts, past_calls), *await self._calls(reply.calls, window))
 
-    async def _window(self, given: asking.ModelInput) -> AgentWindow:
+    async def _window(self, input_: asking.ModelInput) -> AgentWindow:
         limit = self._world.control(self._model, "limit").strip()
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
-        where = place.told(self._world, self._setup, self._identity.view or (), self._cwd)
-        told = text_protocol.instruction(self._tools.shown(), self._plain) if not self._native else ""
+        location = place.description(self._world, self._setup, self._identity.view or (), self._cwd)
+        instruction = text_protocol.instruction(self._tools.offers(), self._plain) if not self._native else ""
         parts = WindowParts(
-            system="\n\n".join(filter(None, (self._setup.system, where, given.system, told))),
-            input=given.said,
+            system="\n\n".join(filter(None, (self._setup.system, location, input_.system, instruction))),
+            input=input_.said,
             history=history,
-            tools=len(msgspec.json.encode(self._tools.shown())) if self._native else 0,
+            tools=len(msgspec.json.encode(self._tools.offers())) if self._native else 0,
         )
-        who = self._turn.who
-        files = self._world.context(who)
-        return AgentWindow(parts, (most, self._reserve), files, who.session, self._setup.name)
+        caller = self._turn.who
+        files = self._world.context(caller)
+        return AgentWindow(parts, (most, self._reserve), files, caller.session, self._setup.name)
 
     async def _ask(self, pack: Pack) -> ModelReply:
         """Ask the model once. Returns its answer."""
-        aloud = text_protocol.Spoken() if self._in_text and self._plain else None
+        reader = text_protocol.Spoken() if self._in_text and self._plain else None
         request = self._request(pack)
         inner = ModelQuestion(
-            self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud
+            self._turn, self._identity, request, self._budget, quiet=self._in_text, reader=reader
         )
         fault = await answered(self._driver, inner)
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # the answer did not fit the schema
             raise fault
         if not self._in_text:
-            return ModelReply(inner.text, tuple(self._names.named(inner.calls)))
-        parsed = text_protocol.parse(inner.text, self._tools.shown(), self._plain)
+            return ModelReply(inner.text, tuple(self._names.with_ids(inner.calls)))
+        parsed = text_protocol.parse(inner.text, self._tools.offers(), self._plain)
         match parsed:
             case text_protocol.TextCall():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
-                return ModelReply("", tuple(self._names.named([call])))
+                return ModelReply("", tuple(self._names.with_ids([call])))
             case text_protocol.TextReply():
-                if rest := parsed.text.removeprefix(inner.told):
+                if rest := parsed.text.removeprefix(inner.sent_text):
                     await self._turn.say(frames.Delta(text=rest))
                 return ModelReply(parsed.text, ())
             case text_protocol.TextMistake():
@@ -212,113 +212,113 @@ class _Run:
         return inner.text
 
     def _request(self, pack: Pack) -> dict[str, Any]:
-        tools, said = self._tools.shown(), pack.messages
+        tools, messages = self._tools.offers(), pack.messages
         request: dict[str, Any] = {"system": pack.system}
         if not self._native:
-            said = text_protocol.as_text(said)
+            messages = text_protocol.as_text(messages)
         if tools and self._native:
             request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
         elif tools:
             # A small model that repeats a call would go on so: its next reply can only be an answer.
             request["schema"] = text_protocol.schema(() if self._budget.repeated else tools, self._plain)
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
-        request["messages"] = [spoken(each) for each in said]
+        request["messages"] = [input_of(each) for each in messages]
         return request
 
     # Calls.
 
-    async def _calls(self, made: Sequence[frames.ToolCall], window: AgentWindow) -> list[PromptMessage]:
+    async def _calls(self, tool_calls: Sequence[frames.ToolCall], window: AgentWindow) -> list[PromptMessage]:
         """Run calls side by side. Returns the message about each, in their order."""
-        self._budget.calls([(one.name, one.input) for one in made])
-        await self._turn.say(*made)
+        self._budget.calls([(each.name, each.input) for each in tool_calls])
+        await self._turn.say(*tool_calls)
         results: dict[str, PromptMessage] = {}
         faults: list[Fault] = []
 
-        async def one_of(call: frames.ToolCall) -> None:
+        async def run(call: frames.ToolCall) -> None:
             try:
-                results[call.call] = await self._one(call, window)
+                results[call.call] = await self._message(call, window)
             except Fault as fault:
                 faults.append(fault)
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
-            for call in made:
-                nursery.start_soon(one_of, call)
+            for call in tool_calls:
+                nursery.start_soon(run, call)
         if faults:
             raise faults[0]
         self._standing.check()
-        return [results[call.call] for call in made]
+        return [results[call.call] for call in tool_calls]
 
-    async def _one(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
+    async def _message(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
         try:
-            return await self._decided(call, window)
-        except calls.CallRefusal as refused:
-            return await self._denied(call, refused.message)
+            return await self._decide_and_run(call, window)
+        except calls.CallRefusal as refusal:
+            return await self._denied(call, refusal.message)
 
-    async def _decided(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
+    async def _decide_and_run(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
         """Decide about one call and run it. Returns the message about it for the model."""
         tool = self._tools.now(call.name)
         if tool is None:
             known = ", ".join(self._tools.names) or "none"
-            return await self._told(call, wording.unknown(call.name, known), True)
+            return await self._log_result(call, wording.unknown(call.name, known), True)
         hooked = self._world.hooked(tool, self._asker, call.call)
         call = await calls.before(hooked, call, self._turn.say)
-        wanted = self._trials.wanted(tool, call.input, trio.current_time())
-        decision = await self._decide(call, tool, wanted)
-        refusal = await self._refusal(call, decision, wanted)
+        meant_call = self._trials.meant_call(tool, call.input, trio.current_time())
+        decision = await self._decide(call, tool, meant_call)
+        refusal = await self._refusal(call, decision, meant_call)
         if refusal is None and decision.confirm and not self._standing.always(tool):
             verdict = await self._approved(call, tool, decision)
             if verdict is None:
                 return await self._denied(call, "the user did not allow it")
             # The tool as it is now counts, as the user's answer took time.
-            if (now := self._tools.now(call.name)) is None or meant(now) != meant(tool):
+            if (now := self._tools.now(call.name)) is None or meaning(now) != meaning(tool):
                 return await self._denied(call, "the tool has changed since its user was asked, or is gone")
             tool = now
             if verdict is not call.input:
                 edited = await calls.before(hooked, replace(call, input=verdict), self._turn.say)
-                wanted = self._trials.wanted(tool, edited.input, trio.current_time())
-            decision = await self._decide(call, tool, wanted)
-            refusal = await self._refusal(call, decision, wanted)
+                meant_call = self._trials.meant_call(tool, edited.input, trio.current_time())
+            decision = await self._decide(call, tool, meant_call)
+            refusal = await self._refusal(call, decision, meant_call)
         if refusal is not None:
             return refusal
         self._standing.count(denied=False)
-        run = partial(self._run, call, tool, wanted)
-        outcome = await calls.around(hooked, wanted.input, run, self._turn.say)
-        if wanted.dry and outcome.fault is None:
-            self._trials.ended(tool, wanted, trio.current_time())
-        return await self._told_outcome(call, outcome, window)
+        run = partial(self._run, call, tool, meant_call)
+        outcome = await calls.around(hooked, meant_call.input, run, self._turn.say)
+        if meant_call.dry and outcome.fault is None:
+            self._trials.add(tool, meant_call, trio.current_time())
+        return await self._log_outcome(call, outcome, window)
 
     async def _refusal(
-        self, call: frames.ToolCall, decision: Decision, wanted: calls.MeantCall
+        self, call: frames.ToolCall, decision: Decision, meant_call: calls.MeantCall
     ) -> PromptMessage | None:
         if not decision.allowed:
             return await self._denied(call, decision.reason)
-        if wanted.wrong:
-            return await self._told(call, wording.failed("EINVAL", wanted.wrong), True)
+        if meant_call.wrong:
+            return await self._log_result(call, wording.failed("EINVAL", meant_call.wrong), True)
         if decision.dry_run_first:
-            return await self._told(call, wording.failed("EPERM", calls.FIRST), True)
+            return await self._log_result(call, wording.failed("EPERM", calls.FIRST), True)
         return None
 
     async def _decide(
-        self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall, depth: int = 0, to: str = ""
+        self, call: frames.ToolCall, tool: Object, meant_call: calls.MeantCall, depth: int = 0, to: str = ""
     ) -> Decision:
         decision = self._powers.decide(
             tool,
             replace(self._identity, depth=max(self._identity.depth, depth)),
-            wanted.input,
+            meant_call.input,
             can_ask=True,
-            dry_run=wanted.dry,
-            tried_dry=wanted.tried,
+            dry_run=meant_call.dry,
+            tried_dry=meant_call.tried,
             to=to,
         )
-        said = {
+        content = {
             "call": call.call,
             "name": call.name,
             "decision": "ask" if decision.confirm else "allow" if decision.allowed else "deny",
             "reason": decision.reason,
             "rule": decision.rule,
         }
-        await self._turn.say(frames.Observer(source="policy", content=msgspec.json.encode(said).decode()))
+        await self._turn.say(frames.Observer(source="policy", content=msgspec.json.encode(content).decode()))
         return decision
 
     async def _approved(
@@ -344,33 +344,35 @@ class _Run:
                 self._standing.allow(tool)
         return call.input if verdict.input is None else verdict.input
 
-    async def _run(self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall) -> CallOutcome:
-        args, input_ = wanted.arguments
-        who = self._turn.who
-        invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
+    async def _run(self, call: frames.ToolCall, tool: Object, meant_call: calls.MeantCall) -> CallOutcome:
+        args, input_ = meant_call.arguments
+        caller = self._turn.who
+        invocation = hostcalls.Invocation(
+            tool.name, caller.session or None, str(caller.identity.uid), "agent"
+        )
         questions = CallQuestions(self._questions, call, tool)
         identity = replace(self._identity, delegates=delegates(tool))
         async with nested.host(self._world, tool, call.call, identity, self._questions.below) as identity:
             environment = place.environment(self._setup, identity, self._world.root, self._home)
             about = (args, input_, UMASK, environment, self._cwd, questions.methods)
-            asked_ = hostcalls.CallRequest(call.call, invocation, *about)
-            return await self._world.call(tool, identity, asked_, self._turn.say, questions.ask)
+            request = hostcalls.CallRequest(call.call, invocation, *about)
+            return await self._world.call(tool, identity, request, self._turn.say, questions.ask)
 
-    async def _told_outcome(
+    async def _log_outcome(
         self, call: frames.ToolCall, outcome: CallOutcome, window: AgentWindow
     ) -> PromptMessage:
-        fault, whole = outcome.fault, ""
+        fault, path = outcome.fault, ""
         if wording.is_long(outcome.output):
-            whole = await window.spill(call.call, outcome.output)
+            path = await window.spill(call.call, outcome.output)
             self._world.grew(self._turn.who, window.grown())
-        text = wording.result(call.name, call.call, outcome.output, outcome.missing, whole)
+        text = wording.result(call.name, call.call, outcome.output, outcome.missing, path)
         if fault is not None:
             failed = wording.failed(fault.code, fault.message)
             text = f"{failed}\n{text}" if outcome.output else failed
             if hint := self._hint(call, outcome.output, fault):
                 await self._turn.say(frames.Observer(source=VIEW, content=hint))
                 text = f"{text}\n{hint}"
-        return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
+        return await self._log_result(call, text, fault is not None, outcome.output if fault is None else "")
 
     def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
         """Returns a note on a closed path or network that may be why the call failed, or an empty text."""
@@ -380,14 +382,14 @@ class _Run:
 
     async def _denied(self, call: frames.ToolCall, reason: str) -> PromptMessage:
         self._standing.count(denied=True)
-        return await self._told(call, wording.denied(reason), True)
+        return await self._log_result(call, wording.denied(reason), True)
 
-    async def _told(
+    async def _log_result(
         self, call: frames.ToolCall, text: str, is_error: bool, output: str = ""
     ) -> PromptMessage:
         """Log the result. Returns the message about it for the model."""
-        shown = wording.bounded(output) if output else text
+        excerpt = wording.bounded(output) if output else text
         await self._turn.say(
-            frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
+            frames.ToolResult(call=call.call, name=call.name, output=excerpt, is_error=is_error)
         )
         return PromptMessage("tool", (PromptText(text),), call=call.call, is_error=is_error)

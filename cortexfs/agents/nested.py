@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from cortexfs.agents.calls import MAX_INPUT, MeantCall, Standing
 from cortexfs.agents.permissions import delegates
 from cortexfs.agents.ports import AgentPorts
-from cortexfs.agents.toolbox import meant
+from cortexfs.agents.toolbox import meaning
 from cortexfs.agents.window import wording
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Observer, ToolCall, ToolResult
@@ -49,7 +49,7 @@ class NestedPorts(NamedTuple):
     decide: Callable[..., Awaitable[Decision]]
     approved: Callable[[ToolCall, Object, Decision], Awaitable[Any]]  # the input, or None
     standing: Standing
-    named: Callable[[str], str]  # returns a new id below that of a call
+    next_id: Callable[[str], str]  # returns a new id below that of a call
     say: Callable[..., Awaitable[None]]
     session: tuple[str, ...]  # words that name the session
 
@@ -106,7 +106,7 @@ class NestedCalls:
         self.token = world.nested.add(self)
         self.call = call
         self.ports = ports
-        self._made: list[NestedCall] = []
+        self._nested: list[NestedCall] = []
         self._number = 0
         self._saying = trio.Lock()
         self.is_over = False
@@ -117,36 +117,36 @@ class NestedCalls:
             raise Fault("EMFILE", f"one call of an agent runs at most {MAX_CALLS} tools; make another call")
         self.ports.standing.check(is_nested=True)
         self._number += 1
-        one = NestedCall(self, tool, dry, depth)
-        self._made.append(one)
-        return one
+        call = NestedCall(self, tool, dry, depth)
+        self._nested.append(call)
+        return call
 
-    async def say(self, *said: Frame) -> None:
+    async def say(self, *frames: Frame) -> None:
         async with self._saying:
             if not self.is_over:
-                await self.ports.say(*said)
+                await self.ports.say(*frames)
 
-    async def tell(self, one: NestedCall) -> None:
+    async def tell(self, call: NestedCall) -> None:
         """Log the end of a nested call."""
-        if one in self._made:
-            self._made.remove(one)
-            if one.is_said:
-                await self.say(one.result())
+        if call in self._nested:
+            self._nested.remove(call)
+            if call.is_said:
+                await self.say(call.result())
 
     def close(self) -> None:
         """Allow no more nested calls, and cancel those that wait for a decision."""
         self.is_over = True
-        for one in self._made:
-            one.cancel()
+        for call in self._nested:
+            call.cancel()
         self.world.nested.remove(self.token)
 
     async def end(self, is_heard: bool = True) -> None:
         """Log the end of the nested calls that go on, and end the host, even if the run is cancelled."""
-        left = [one.result() for one in self._made if one.is_said and is_heard]
+        results = [call.result() for call in self._nested if call.is_said and is_heard]
         try:
             async with self._saying:
-                if left:
-                    await self.ports.say(*left)
+                if results:
+                    await self.ports.say(*results)
         finally:
             with trio.CancelScope(shield=True):
                 await self.world.ended(self.token)
@@ -160,7 +160,7 @@ class NestedCall:
         self._tool = tool
         self.hooked: HookedCall | None = None
         self._about = dry, depth
-        self._name = calls.ports.named(calls.call)
+        self._name = calls.ports.next_id(calls.call)
         self._below = NestedCalls(calls.world, self._name, calls.ports) if runs_programs(tool) else None
         self._ending: tuple[str, Fault | None] = ("", Fault("ECANCELED", "the outer call has ended"))
         self._changed_by = ""
@@ -198,43 +198,43 @@ class NestedCall:
         if input_ is None or len(msgspec.json.encode(input_)) > MAX_INPUT:
             raise Fault("EMSGSIZE", f"an agent's call has an input of at most {MAX_INPUT >> 10} KiB")
         self.is_said = True
-        await self._calls.say(replace(self._call(_told(input_)), parent=self._calls.call))
+        await self._calls.say(replace(self._call(_excerpt(input_)), parent=self._calls.call))
         try:
             with self._deciding:
                 return await self._allowed(input_)
             raise Fault("ECANCELED", "the outer call has ended")
-        except Fault as refused:
-            self._ending = "", refused
+        except Fault as fault:
+            self._ending = "", fault
             await self._calls.tell(self)
             raise
 
     async def _allowed(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
         ports, tool = self._calls.ports, self._tool
-        input_, notes = await self._asked(input_)
+        input_, notes = await self._ask_hooks(input_)
         decision = await self._decided(input_)
         if decision.confirm and not ports.standing.always(tool):
             verdict = await ports.approved(self._call(input_), tool, decision)
             if verdict is None:
                 raise self._denied("the user did not allow it")
             now = self._calls.world.find(*tool.key)
-            if now is None or meant(now) != meant(tool):
+            if now is None or meaning(now) != meaning(tool):
                 raise self._denied("the tool has changed since its user was asked, or is gone")
             if verdict is not input_:
-                input_, more = await self._asked(verdict)
+                input_, more = await self._ask_hooks(verdict)
                 notes, self._changed_by = [*notes, *more], USER
             await self._decided(input_)
         ports.standing.count(denied=False)
         return input_, notes
 
-    async def _asked(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
+    async def _ask_hooks(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
         return await self.hooked.before(input_) if self.hooked else (input_, [])
 
     async def _decided(self, input_: dict[str, Any]) -> Decision:
         dry, depth = self._about
         if self._calls.is_over:
             raise Fault("ECANCELED", "the outer call has ended")
-        wanted = MeantCall(input_, dry=dry, tried=True)  # the host asks for a dry run that must come first
-        decision = await self._calls.ports.decide(self._call(input_), self._tool, wanted, depth)
+        call = MeantCall(input_, dry=dry, tried=True)  # the host asks for a dry run that must come first
+        decision = await self._calls.ports.decide(self._call(input_), self._tool, call, depth)
         if not decision.allowed:
             raise self._denied(f"{decision.reason} ({decision.rule})")
         return decision
@@ -250,9 +250,9 @@ class NestedCall:
 
     async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput:
         assert self.hooked
-        said = await self.hooked.after(output, fault, missing)
-        self._ending = said.output, said.refused or fault
-        return said
+        answer = await self.hooked.after(output, fault, missing)
+        self._ending = answer.output, answer.refused or fault
+        return answer
 
     def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
         if self.hooked:
@@ -261,12 +261,12 @@ class NestedCall:
 
     def result(self) -> ToolResult:
         output, fault = self._ending
-        shown = wording.bounded(output, MAX_TOLD)
+        text = wording.bounded(output, MAX_TOLD)
         if fault is not None:
             words = wording.denied if fault.code == "EACCES" and not self.is_begun else None
-            said = words(fault.message) if words else wording.failed(fault.code, fault.message)
-            shown = f"{said}\n{shown}".rstrip()
-        return ToolResult(call=self._name, name=self._tool.name, output=shown, is_error=fault is not None)
+            sentence = words(fault.message) if words else wording.failed(fault.code, fault.message)
+            text = f"{sentence}\n{text}".rstrip()
+        return ToolResult(call=self._name, name=self._tool.name, output=text, is_error=fault is not None)
 
     @property
     def token(self) -> str:
@@ -293,7 +293,7 @@ class NestedCall:
         return ToolCall(call=self._name, name=self._tool.name, input=input_)
 
 
-def _told(input_: dict[str, Any]) -> Any:
+def _excerpt(input_: dict[str, Any]) -> Any:
     """Returns the input for the log, cut if it is long."""
     text = msgspec.json.encode(input_).decode()
     return input_ if len(text) <= MAX_TOLD else wording.bounded(text, MAX_TOLD)

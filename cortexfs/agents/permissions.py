@@ -66,7 +66,7 @@ def setup_of(world: AgentPorts, object_: Object) -> Setup:
         env=dict(line.split("=", 1) for line in text("env").splitlines() if "=" in line),
         groups=frozenset(map(int, text("groups").split())),
         path=tuple(text("path").splitlines()),
-        made=object_.registered,
+        created=object_.registered,
     )
 
 
@@ -96,30 +96,30 @@ class Powers:
             found.append(setup_of(self._world, object_))
         return tuple(found)
 
-    def _began(self, chain: Sequence[Setup]) -> tuple[Setup, ...]:
+    def _originals(self, chain: Sequence[Setup]) -> tuple[Setup, ...]:
         """Returns these agents as their runs began, if that differs. Raises EACCES if one was made since."""
         found: list[Setup] = []
         for number, now in enumerate(chain, 1):
             of_run = (self._own,) if self._own and number == len(chain) else None
             found += of_run or self._world.begun.of(self._uid, now.place)
-            if any(one.place == now.place and one.made != now.made for one in found):
+            if any(setup.place == now.place and setup.created != now.created for setup in found):
                 why = f"{now.place} was removed and created again since this run began"
                 raise Fault("EACCES", f"{why}, so this run may do nothing; begin another run")
-        return tuple(one for one in found if one not in chain)
+        return tuple(setup for setup in found if setup not in chain)
 
     def allows(self, class_: str, name: str, permission: str) -> bool:
         """Returns True if all agents of the label have a policy line for this."""
         chain = self.chain
         return all(
-            rules.find(one.rules, one.label, class_, name, permission)
-            for one in (*chain, *self._began(chain))
+            rules.find(setup.rules, setup.label, class_, name, permission)
+            for setup in (*chain, *self._originals(chain))
         )
 
     def hidden(self, key: Key) -> str:
         """Returns the reason why a mount table hides an object, or an empty text if none of them does."""
         path = f"{self._world.root}/{path_of(key)}"
         chain = self.chain
-        for setup in (*chain, *self._began(chain)):
+        for setup in (*chain, *self._originals(chain)):
             result, why, rule = seen(setup.place, setup.mounts, path)
             if result == DENY:
                 return f"{why} ({rule})"
@@ -137,20 +137,20 @@ class Powers:
             tried_dry=True,
         )
         chain = self.chain
-        lines = [(one, rules.by_name(one.rules, "tool")) for one in (*chain, *self._began(chain))]
-        alike: dict[object, bool] = {}  # tools that differ in nothing but their names are judged once
+        lines = [(agent, rules.by_name(agent.rules, "tool")) for agent in (*chain, *self._originals(chain))]
+        verdicts: dict[object, bool] = {}  # tools that differ in nothing but their names are judged once
 
         def runs(number: int, tool: Object) -> bool:
-            setup, named = lines[number]
-            if tool.name not in named:
+            setup, by_name = lines[number]
+            if tool.name not in by_name:
                 return False
-            line = rules.find(named[tool.name], setup.label, "tool", tool.name, TO_RUN["tool"])
+            line = rules.find(by_name[tool.name], setup.label, "tool", tool.name, TO_RUN["tool"])
             is_like_others = not (setup.mounts or settings.names_tools or self._world.control(tool, "policy"))
             key = (number, line is None, tool_of(tool)[1:]) if is_like_others else (number, tool.key)
-            if key not in alike:
-                caller = _caller(setup._replace(rules=named[tool.name]), identity, can_ask=True)
-                alike[key] = decide(query(caller, self._thing(tool, identity))).allowed
-            return alike[key]
+            if key not in verdicts:
+                caller = _caller(setup._replace(rules=by_name[tool.name]), identity, can_ask=True)
+                verdicts[key] = decide(query(caller, self._thing(tool, identity))).allowed
+            return verdicts[key]
 
         return (tool for tool in tools if all(runs(number, tool) for number in range(len(lines))))
 
@@ -182,7 +182,7 @@ class Powers:
         last, *before = reversed(chain)
         thing = self._thing(object_, identity, alias, is_its_model)
         decision = decide(query(_caller(last, identity, can_ask), thing))
-        for setup in (*before, *self._began(chain)):
+        for setup in (*before, *self._originals(chain)):
             if not decision.allowed:
                 break
             other = decide(query(_caller(setup, identity, can_ask), thing))
@@ -194,7 +194,7 @@ class Powers:
     def _thing(
         self, object_: Object, identity: hostcalls.Identity, alias: str = "", is_its_model: bool = False
     ) -> Thing:
-        where, is_tool = f"{object_.path}.d/policy", object_.class_ == "tool"
+        file, is_tool = f"{object_.path}.d/policy", object_.class_ == "tool"
         text = "" if object_.class_ == "agent" else self._world.control(object_, "policy")
         return Thing(
             class_=object_.class_,
@@ -202,8 +202,8 @@ class Powers:
             alias=alias,
             path=f"{self._world.root}/{object_.path}",
             is_its_model=is_its_model,
-            rules=rules.parse(text, where),
-            file=where,
+            rules=rules.parse(text, file),
+            file=file,
             tool=tool_of(object_) if is_tool else _started(object_, identity),
         )
 
@@ -232,7 +232,7 @@ def tool_of(object_: Object) -> RatedTool:
 
 def delegates(object_: Object) -> bool:
     """Returns True if the object is a tool that starts agents."""
-    return any(one.kind == DELEGATES for one in object_.capabilities.effects)
+    return any(effect.kind == DELEGATES for effect in object_.capabilities.effects)
 
 
 def _started(object_: Object, identity: hostcalls.Identity) -> RatedTool | None:
@@ -242,4 +242,4 @@ def _started(object_: Object, identity: hostcalls.Identity) -> RatedTool | None:
 
 def effects_in_words(object_: Object) -> list[str]:
     """Returns the effects that a tool declares, for the person who is to approve its call."""
-    return [f"{one.kind} {one.target}".rstrip() for one in object_.capabilities.effects]
+    return [f"{effect.kind} {effect.target}".rstrip() for effect in object_.capabilities.effects]

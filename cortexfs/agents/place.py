@@ -1,6 +1,6 @@
 """The place where an agent works, in words and in variables, and the identity of its tools' hosts.
 
-    told(world, setup, view, cwd)            for its model, before anything else
+    description(world, setup, view, cwd)     for its model, before anything else
     environment(setup, identity, root, home) for the programs that its tools run
     hint(identity, setup, cwd, call, tool)   the closed path or network that may have failed a call, or ""
     acting(world, setup, powers, ...)        the person's identity, without powers, with the agent's view
@@ -33,7 +33,7 @@ from cortexfs.core.value_formats import HIDES, TAB
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 REFUSED = ("EACCES", "EPERM", "EROFS")
-SAID = ("permission denied", "read-only file system")  # strerror(3), as programs print it
+MESSAGES = ("permission denied", "read-only file system")  # strerror(3), as programs print it
 _WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
 HOMES = "/mcp@"  # in the paths of MCP servers' own files, which their hosts are shown
 _NETWORK = re.compile(r"getaddrinfo|EAI_AGAIN|network|resolv|connect|fetch|socket", re.IGNORECASE)
@@ -48,16 +48,16 @@ class FailedCall(NamedTuple):
 
     @property
     def was_refused(self) -> bool:
-        said = self.texts.lower()
-        return self.code in REFUSED or any(words in said for words in SAID)
+        text = self.texts.lower()
+        return self.code in REFUSED or any(words in text for words in MESSAGES)
 
 
-def told(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
+def description(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
     """Returns the agent's working directory and skills, in words. A directory's name is one line, so that it
     cannot pose as text of ours."""
     line = escaped(cwd).replace("\t", "\\t").replace("\n", "\\n")
-    where = f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
-    return "\n\n".join(filter(None, (where, _skills(world, setup))))
+    sentence = f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
+    return "\n\n".join(filter(None, (sentence, _skills(world, setup))))
 
 
 def environment(setup: Setup, identity: Identity, root: str, home: str) -> dict[bytes, bytes]:
@@ -151,13 +151,13 @@ def acting(
     """Returns the identity of the tools' hosts. Raises EACCES if the caller is in a container."""
     if own.is_elsewhere:
         raise Fault("EACCES", "agents do not work for callers in containers; call the agent from outside")
-    seen = _view(world, setup, tools, cwd, home)
+    paths = _view(world, setup, tools, cwd, home)
     return replace(
         own,
         groups=_groups(world, setup, own.groups),
         capabilities=0,
         label=powers.label,
-        view=seen if own.view is None else within(seen, own.view),
+        view=paths if own.view is None else within(paths, own.view),
         caps=tuple(dict.fromkeys((*own.caps, *world.caps, *caps(setup.mounts, home)))),
         network=own.network and powers.allows(*NETWORK),
         delegates=False,
@@ -166,25 +166,25 @@ def acting(
 
 def _view(world: AgentPorts, setup: Setup, tools: Iterable[Object], cwd: str, home: str) -> View:
     kinds = {effect.kind for tool in tools for effect in tool.capabilities.effects}
-    seen = view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
+    paths = view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
     for skill in filter(None, map(world.skill, setup.skills)):
-        seen = opened(seen, skill.place, "r")
-    return seen
+        paths = opened(paths, skill.place, "r")
+    return paths
 
 
 def _skills(world: AgentPorts, setup: Setup) -> str:
     """Returns the paragraph about the agent's skills for its model, or an empty text without skills."""
     found = {name: world.skill(name) for name in setup.skills}
     rows = [
-        f"- {name}: {one.description} ({one.path})" if one else f"- {name}: its plugin is not loaded now"
-        for name, one in found.items()
+        f"- {name}: {each.description} ({each.path})" if each else f"- {name}: its plugin is not loaded now"
+        for name, each in found.items()
     ]
     return "\n".join([_ABOUT_SKILLS, *rows]) if rows else ""
 
 
 def _groups(world: AgentPorts, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the person's groups that the agent's `.d/groups` names, or all of them if it names none."""
-    kept = tuple(gid for gid in own if gid in setup.groups) if setup.groups else own
-    if kept != own and world.serves is not None:
+    groups = tuple(gid for gid in own if gid in setup.groups) if setup.groups else own
+    if groups != own and world.serves is not None:
         raise Fault("EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups")
-    return kept
+    return groups

@@ -79,20 +79,20 @@ class AgentPorts(Protocol):
     def driver(self, model: Object) -> Driver:
         """Returns the driver of a model for an agent."""
 
-    def context(self, who: Who) -> ContextFiles | None:
+    def context(self, caller: Who) -> ContextFiles | None:
         """Returns the files of this session's context, or None if nothing is kept."""
 
-    def grew(self, who: Who, size: int) -> None:
+    def grew(self, caller: Who, size: int) -> None:
         """Count bytes that were kept beside this session's log for its user's share of the disk."""
 
-    def hooked(self, tool: Object, who: Who, call: str) -> HookedCall | None:
+    def hooked(self, tool: Object, caller: Who, call: str) -> HookedCall | None:
         """Returns the plugins' hooks for a call, or None if no plugin wants calls of this caller."""
 
     async def call(
         self,
         tool: Object,
         identity: hostcalls.Identity,
-        asked: hostcalls.CallRequest,
+        request: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
         ask: Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]],
     ) -> CallOutcome:

@@ -25,7 +25,7 @@ MAX_ANSWER = 1 << 20  # characters of one answer: several times as many as model
 
 
 class ModelQuestion:
-    """The turn for the model's driver. A quiet question passes on only the text that `spoken` returns. A
+    """The turn for the model's driver. A quiet question passes on only the text that `reader` returns. A
     process that the model needs acts as `identity`, as confined as the agent's tools."""
 
     def __init__(
@@ -36,7 +36,7 @@ class ModelQuestion:
         budget: RunBudget,
         *,
         quiet: bool,
-        spoken: Spoken | None = None,
+        reader: Spoken | None = None,
     ) -> None:
         self.input = request
         self.uid = turn.uid
@@ -46,8 +46,8 @@ class ModelQuestion:
         self._turn = turn
         self._budget = budget
         self._quiet = quiet
-        self._spoken = spoken
-        self.told = ""  # text that a quiet question has passed on
+        self._reader = reader
+        self.sent_text = ""  # text that a quiet question has passed on
         self._deltas = StringIO()
         self._messages = StringIO()
 
@@ -58,9 +58,9 @@ class ModelQuestion:
     async def history(self, room: int) -> list[frames.Message]:
         return []
 
-    async def say(self, *said: frames.Frame) -> None:
-        passed: list[frames.Frame] = []
-        for frame in said:
+    async def say(self, *batch: frames.Frame) -> None:
+        outgoing: list[frames.Frame] = []
+        for frame in batch:
             match frame:
                 case frames.ToolCall():
                     self.calls.append(frame)
@@ -71,16 +71,16 @@ class ModelQuestion:
                 case frames.Delta():
                     _keep(self._deltas, frame.text)
                     if not self._quiet:
-                        passed.append(frame)
-                    elif self._spoken and (text := self._spoken.feed(frame.text)):
-                        self.told += text
-                        passed.append(frames.Delta(text=text))
+                        outgoing.append(frame)
+                    elif self._reader and (text := self._reader.feed(frame.text)):
+                        self.sent_text += text
+                        outgoing.append(frames.Delta(text=text))
                 case frames.ReasoningDelta() | frames.Progress() | frames.Media():
-                    passed.append(frame)
+                    outgoing.append(frame)
                 case _:  # frames that only the run itself sends
                     pass
-        if passed:
-            await self._turn.say(*passed)
+        if outgoing:
+            await self._turn.say(*outgoing)
         else:
             await trio.lowlevel.checkpoint()
 
@@ -90,7 +90,7 @@ class ModelQuestion:
     async def ask(self, approval: frames.Approval) -> Any:
         raise Fault("EPROTO", "the model's driver asked for an approval; only agents may do that")
 
-    async def question(self, asked: frames.Question) -> Any:
+    async def question(self, question: frames.Question) -> Any:
         raise Fault("EPROTO", "the model's driver asked its user a question; only tools may do that")
 
 
@@ -102,25 +102,25 @@ class ModelReply(NamedTuple):
     malformed: str = ""
 
 
-def _keep(kept: StringIO, text: str) -> None:
-    if kept.tell() + len(text) > MAX_ANSWER:
+def _keep(buffer: StringIO, text: str) -> None:
+    if buffer.tell() + len(text) > MAX_ANSWER:
         why = f"an answer of the agent's model has over {MAX_ANSWER >> 20} Mi characters"
         raise Fault("EFBIG", f"{why}, which is the limit; give it a smaller task, or another model")
-    kept.write(text)
+    buffer.write(text)
 
 
 def message(text: str) -> frames.Message:
     return frames.Message(role="assistant", content=[frames.Text(text)])
 
 
-def spoken(said: PromptMessage) -> dict[str, Any]:
+def input_of(message: PromptMessage) -> dict[str, Any]:
     """Returns a message in the form of a model's input."""
-    spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
-    if said.calls:
-        spoken["tool_calls"] = [msgspec.to_builtins(one) for one in said.calls]
-    if said.role == "tool":
-        spoken |= {"call": said.call, "is_error": said.is_error}
-    return spoken
+    form: dict[str, Any] = {"role": message.role, "content": [_part(part) for part in message.parts]}
+    if message.calls:
+        form["tool_calls"] = [msgspec.to_builtins(call) for call in message.calls]
+    if message.role == "tool":
+        form |= {"call": message.call, "is_error": message.is_error}
+    return form
 
 
 def _part(part: Part) -> dict[str, Any]:

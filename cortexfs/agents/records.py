@@ -203,11 +203,11 @@ def _object(record: AgentRecord, origin: str) -> Object:
         description=record.description,
         origin=origin,
         registered=record.created,
-        extra=_shown(record),
+        extra=_texts(record),
     )
 
 
-def _shown(record: AgentRecord) -> Mapping[str, str]:
+def _texts(record: AgentRecord) -> Mapping[str, str]:
     """Returns the texts of the controls before they are written."""
     about = {"name": record.name, "created": record.created, "description": record.description}
     return {

@@ -3,7 +3,7 @@ folders that the server may work in.
 
     questions = CallQuestions(ports, call, tool)
     questions.methods        the kinds of questions that are answered, for the call's host
-    await questions.ask(asked)
+    await questions.ask(request)
 
 Rules: a model answers, and folders are named, only where policy lets the server `sample` or have `roots` when
 the question comes. A request to a model is shown to the user first, unless policy.toml lets it pass, and is
@@ -82,16 +82,18 @@ class SampledRequest(msgspec.Struct):
 
     @property
     def hints(self) -> list[str]:
-        return [one.name for one in self.modelPreferences.hints if one.name] if self.modelPreferences else []
+        return (
+            [each.name for each in self.modelPreferences.hints if each.name] if self.modelPreferences else []
+        )
 
     def request(self) -> dict[str, Any]:
         """Returns the request as an input of a model."""
-        made: dict[str, Any] = {"system": self.systemPrompt} if self.systemPrompt else {}
-        made["messages"] = [
-            {"role": one.role, "content": list(map(_part, one.parts))} for one in self.messages
+        request: dict[str, Any] = {"system": self.systemPrompt} if self.systemPrompt else {}
+        request["messages"] = [
+            {"role": message.role, "content": list(map(_part, message.parts))} for message in self.messages
         ]
-        made["max_tokens"] = min(self.maxTokens, MAX_TOKENS)
-        return made | ({} if self.temperature is None else {"temperature": self.temperature})
+        request["max_tokens"] = min(self.maxTokens, MAX_TOKENS)
+        return request | ({} if self.temperature is None else {"temperature": self.temperature})
 
 
 class _Root(msgspec.Struct):
@@ -115,8 +117,8 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 class SampledQuestion(ModelQuestion):
     """A server's question. The model's thoughts and pictures are dropped: they would seem the agent's."""
 
-    async def say(self, *said: Frame) -> None:
-        await super().say(*(one for one in said if not isinstance(one, ReasoningDelta | Media)))
+    async def say(self, *frames: Frame) -> None:
+        await super().say(*(frame for frame in frames if not isinstance(frame, ReasoningDelta | Media)))
 
 
 class QuestionPorts(NamedTuple):
@@ -148,10 +150,8 @@ class CallQuestions:
         if not self._is_server:
             return ()
         # Most agents have no such policy line, and then no decision is needed.
-        said = {rule.permission for rule in self._ports.setup.rules}
-        able = (
-            one for one, permission in PERMISSIONS.items() if permission in said and self._may(permission)
-        )
+        own = {rule.permission for rule in self._ports.setup.rules}
+        able = (key for key, permission in PERMISSIONS.items() if permission in own and self._may(permission))
         return (ELICITATION, *able)
 
     def _may(self, permission: str) -> bool:
@@ -159,18 +159,18 @@ class CallQuestions:
         return (
             self._server is not None
             and ports.powers.decide(
-                _asked_of(self._server, permission), ports.identity, can_ask=True, to=permission
+                _with_effect(self._server, permission), ports.identity, can_ask=True, to=permission
             ).allowed
         )
 
-    async def ask(self, asked: ToolQuestion) -> ToolAnswer:
+    async def ask(self, request: ToolQuestion) -> ToolAnswer:
         self._count += 1
         if self._count > MAX_QUESTIONS:
             return ToolAnswer(refused=f"during one call a server may ask at most {MAX_QUESTIONS} questions")
         try:
-            if asked.method == SAMPLING:
-                return ToolAnswer(await self._sample(asked.params))
-            if asked.method == ROOTS:
+            if request.method == SAMPLING:
+                return ToolAnswer(await self._sample(request.params))
+            if request.method == ROOTS:
                 return ToolAnswer(await self._roots())
         except Fault as fault:
             return ToolAnswer(refused=fault.message)
@@ -178,9 +178,9 @@ class CallQuestions:
             call=self._call.call,
             question=f"{self._call.call}.q{self._count}",
             name=self._call.name,
-            message=asked.message,
-            schema=asked.schema,
-            url=asked.url or None,
+            message=request.message,
+            schema=request.schema,
+            url=request.url or None,
         )
         async with self._ports.clock:
             verdict = await self._ports.turn.question(question)
@@ -190,8 +190,8 @@ class CallQuestions:
         """Returns the question as a nested call, with its user's edits. Raises EACCES if it is refused."""
         if self._server is None:
             raise Fault("EACCES", "the server of this tool is gone")
-        thing, below = _asked_of(self._server, permission, model), self._ports.below
-        call = ToolCall(call=below.named(self._call.call), name=self._server.name, input=input_)
+        thing, below = _with_effect(self._server, permission, model), self._ports.below
+        call = ToolCall(call=below.next_id(self._call.call), name=self._server.name, input=input_)
         decision: Decision = await below.decide(call, thing, MeantCall(None), 0, permission)
         if decision.allowed and decision.confirm and not below.standing.always(thing):
             verdict = await below.approved(call, thing, decision)
@@ -205,17 +205,17 @@ class CallQuestions:
         await below.say(replace(call, parent=self._call.call))
         return call
 
-    async def _told(self, call: ToolCall, output: str, fault: Fault | None = None) -> None:
-        shown = wording.failed(fault.code, fault.message) if fault else wording.bounded(output, MAX_TOLD)
-        said = ToolResult(call=call.call, name=call.name, output=shown, is_error=fault is not None)
-        await self._ports.below.say(said)
+    async def _log_result(self, call: ToolCall, output: str, fault: Fault | None = None) -> None:
+        text = wording.failed(fault.code, fault.message) if fault else wording.bounded(output, MAX_TOLD)
+        result = ToolResult(call=call.call, name=call.name, output=text, is_error=fault is not None)
+        await self._ports.below.say(result)
 
     async def _roots(self) -> dict[str, Any]:
-        made = [{"uri": PurePosixPath(one).as_uri(), "name": one} for one in self._folders()][:MAX_ROOTS]
-        call = await self._allowed(rules.ROOTS, {"roots": made})
-        said = jsontext.converted(call.input, _Roots).roots  # its user may have taken some away
-        await self._told(call, "\n".join(one.uri for one in said))
-        return {"roots": msgspec.to_builtins(said)}
+        offer = [{"uri": PurePosixPath(root).as_uri(), "name": root} for root in self._folders()][:MAX_ROOTS]
+        call = await self._allowed(rules.ROOTS, {"roots": offer})
+        roots = jsontext.converted(call.input, _Roots).roots  # its user may have taken some away
+        await self._log_result(call, "\n".join(root.uri for root in roots))
+        return {"roots": msgspec.to_builtins(roots)}
 
     def _folders(self) -> Iterator[str]:
         """Yields the working directory, and the paths outside of the mount that the agent may write."""
@@ -229,9 +229,9 @@ class CallQuestions:
         self._sampled += 1
         if self._sampled > MAX_SAMPLINGS:
             raise Fault("EDQUOT", f"during one call a server may use a model at most {MAX_SAMPLINGS} times")
-        wanted: SampledRequest = jsontext.converted(params, SampledRequest)
-        model, name = self._model(wanted.hints)
-        call = await self._allowed(rules.SAMPLE, {"model": name} | wanted.request(), name)
+        question: SampledRequest = jsontext.converted(params, SampledRequest)
+        model, name = self._model(question.hints)
+        call = await self._allowed(rules.SAMPLE, {"model": name} | question.request(), name)
         ports = self._ports
         request: dict[str, Any] = dict(call.input)
         inner = SampledQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
@@ -242,9 +242,9 @@ class CallQuestions:
             fault = await answered(ports.world.driver(model), inner)
             if fault is None and len(inner.text) > MAX_ANSWER:
                 fault = Fault("EFBIG", f"the model's answer has over {MAX_ANSWER >> 10} Ki characters")
-        except Fault as refused:
-            fault = refused
-        await self._told(call, inner.text, fault)
+        except Fault as refusal:
+            fault = refusal
+        await self._log_result(call, inner.text, fault)
         if fault is not None:
             raise fault
         return {"role": "assistant", "content": {"type": "text", "text": inner.text}, "model": name}
@@ -252,8 +252,8 @@ class CallQuestions:
     def _model(self, hints: list[str]) -> tuple[Object, str]:
         """Returns the first model that the agent may use with a hint in its name, else the agent's own."""
         ports, setup = self._ports, self._ports.setup
-        lines = (one for one in setup.rules if one[:2] == (setup.label, "model"))
-        names = dict.fromkeys((setup.model, *(one.name for one in lines)))
+        lines = (rule for rule in setup.rules if rule[:2] == (setup.label, "model"))
+        names = dict.fromkeys((setup.model, *(rule.name for rule in lines)))
         fitting = (name for hint in hints for name in names if hint.lower() in name.lower())
         for name in (*fitting, setup.model):
             try:
@@ -267,7 +267,7 @@ class CallQuestions:
         raise Fault("EACCES", f"policy allows {setup.place} no model that exists now")
 
 
-def _asked_of(server: Object, permission: str, model: str = "") -> Object:
+def _with_effect(server: Object, permission: str, model: str = "") -> Object:
     """Returns the server with the effect of this request, as its tools' effects do not count here."""
     effect = replace(ASKED[permission], target=f"to {model}" if model else "")
     about = replace(server.capabilities, effects=(effect,))

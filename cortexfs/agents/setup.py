@@ -35,7 +35,7 @@ class Setup(NamedTuple):
     env: dict[str, str]
     groups: frozenset[int]
     path: tuple[str, ...]
-    made: float  # the time of its creation: a later agent of the same name is another
+    created: float  # the time of its creation: a later agent of the same name is another
 
     @property
     def file(self) -> str:
@@ -60,7 +60,7 @@ class Begun:
     def of(self, uid: int, place: str) -> tuple[Setup, ...]:
         """Returns the setups of this user's runs that go on, each different one once."""
         found: list[Setup] = []
-        for one in self._runs.get((uid, place), ()):
-            if one not in found:
-                found.append(one)
+        for setup in self._runs.get((uid, place), ()):
+            if setup not in found:
+                found.append(setup)
         return tuple(found)

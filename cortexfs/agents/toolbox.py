@@ -2,7 +2,7 @@
 
     tools = Toolbox(world, names, hidden)
     tools.now(name)            a tool, or None if the agent does not have it (any more)
-    tools.shown()              their descriptions for the model
+    tools.offers()             their descriptions for the model
 
 The model is not told of the `hidden` tools. If it calls one all the same, the call is decided about like any
 other, so that the refusal names the line and the mount table.
@@ -26,7 +26,7 @@ from cortexfs.core.registry import Object
 from cortexfs.models.ask.question import ToolOffer
 
 # The tool that a permission is for: of this name, from this plugin, with these effects.
-Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
+Meaning: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
 
 
 class Toolbox:
@@ -53,11 +53,11 @@ class Toolbox:
     def now(self, name: str) -> Object | None:
         return self._world.find("tool", name, self._uid) if name in self._names else None
 
-    def shown(self) -> list[ToolOffer]:
-        return [ToolOffer(tool.name, tool.description, _shown(tool)) for tool in self]
+    def offers(self) -> list[ToolOffer]:
+        return [ToolOffer(tool.name, tool.description, _schema(tool)) for tool in self]
 
 
-def _shown(tool: Object) -> dict[str, Any]:
+def _schema(tool: Object) -> dict[str, Any]:
     schema = schema_of(tool)
     return dryrun.shown(schema) if tool.dry_run_flag else schema
 
@@ -67,5 +67,5 @@ def schema_of(tool: Object) -> dict[str, Any]:
     return schema
 
 
-def meant(tool: Object) -> Meant:
+def meaning(tool: Object) -> Meaning:
     return tool.name, tool.plugin, tool.capabilities.effects

@@ -87,7 +87,7 @@ def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View
         return _ordered((line.split("\t")[1], rights(line)) for line in mounts.removesuffix("\n").split("\n"))
     places = {root: "rx", cwd: "rwx" if writable else "rx"}
     chosen = ((_plain(path), letters) for path, letters in places.items() if not _goes_up(path))
-    needed = [(f"{home}/", HIDES), *((f"{home}/{name}", how) for name, how in HOME.items())] if home else ()
+    needed = [(f"{home}/", HIDES), *((f"{home}/{name}", mode) for name, mode in HOME.items())] if home else ()
     return _ordered((*SYSTEM.items(), *needed, *((path, letters) for path, letters in chosen if path != "/")))
 
 
@@ -105,49 +105,49 @@ def caps(mounts: str, home: str) -> View:
     return tuple((f"{home}/{name}", letters) for name, letters in most.items())
 
 
-def opened(of: View, path: str, letters: str) -> View:
+def opened(view: View, path: str, letters: str) -> View:
     """Returns the view with this path added."""
-    return _ordered((*of, (path, letters)))
+    return _ordered((*view, (path, letters)))
 
 
-def may_write(of: View, most: View, path: str) -> bool:
+def may_write(view: View, most: View, path: str) -> bool:
     """Returns True if a view opens a path for writing and its caps let it."""
     capped = (
         letters
         for above, letters in most
         if (path.startswith(above[:-1]) if above.endswith("*") else is_below(path, above))
     )
-    return "w" in allowed(of, path) and all("w" in letters for letters in capped)
+    return "w" in allowed(view, path) and all("w" in letters for letters in capped)
 
 
 def within(child: View, parent: View) -> View:
     """Returns the view of what both views show, for an agent that another agent has started."""
-    both = (*child, *parent)
-    paths = {path for path, letters in both if letters != HIDES}
-    shown = ((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
-    return _ordered((*shown, *(entry for entry in both if entry[1] == HIDES)))
+    entries = (*child, *parent)
+    paths = {path for path, letters in entries if letters != HIDES}
+    shared = ((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
+    return _ordered((*shared, *(entry for entry in entries if entry[1] == HIDES)))
 
 
-def allowed(of: View, path: str) -> str:
+def allowed(view: View, path: str) -> str:
     """Returns the letters with which a view opens a path. A path that is relative or has `..` is closed."""
     if _goes_up(path):
         return ""
     plain = _plain(path)
-    hidden = [begins for begins in _hidden(of) if plain.startswith(begins)]
-    covering = ((above, letters) for above, letters in of if is_below(plain, above) and letters != HIDES)
+    hidden = [begins for begins in _hidden(view) if plain.startswith(begins)]
+    covering = ((above, letters) for above, letters in view if is_below(plain, above) and letters != HIDES)
     return _letters(
-        "".join(letters for above, letters in covering if all(above.startswith(one) for one in hidden))
+        "".join(letters for above, letters in covering if all(above.startswith(start) for start in hidden))
     )
 
 
-def hides(of: View, path: str) -> bool:
+def hides(view: View, path: str) -> bool:
     """Returns True for a hidden file of a home directory that the view leaves out, and for paths below it."""
-    return any(_plain(path).startswith(begins) for begins in _hidden(of)) and not allowed(of, path)
+    return any(_plain(path).startswith(begins) for begins in _hidden(view)) and not allowed(view, path)
 
 
-def _hidden(of: View) -> list[str]:
+def _hidden(view: View) -> list[str]:
     """Returns the beginnings of hidden paths."""
-    return [f"{path}." for path, letters in of if letters == HIDES]
+    return [f"{path}." for path, letters in view if letters == HIDES]
 
 
 def is_text(path: str) -> bool:
@@ -155,12 +155,12 @@ def is_text(path: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
-def _common(one: str, other: str) -> str:
-    return "".join(letter for letter in one if letter in other)
+def _common(letters: str, other: str) -> str:
+    return "".join(letter for letter in letters if letter in other)
 
 
-def _letters(some: str) -> str:
-    return "".join(letter for letter in LETTERS if letter in some)
+def _letters(letters: str) -> str:
+    return "".join(letter for letter in LETTERS if letter in letters)
 
 
 def _ordered(entries: Iterable[tuple[str, str]]) -> View:

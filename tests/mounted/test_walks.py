@@ -205,6 +205,6 @@ def test_the_way_of_an_agents_step(daemon: Walked) -> None:
         def message() -> None:
             assert talk.send(json.dumps(STEP))["status"] == "ok"
 
-        asked, told = ("agents/loop.py", "_ask"), ("agents/loop.py", "_told_outcome")
+        asked, told = ("agents/loop.py", "_ask"), ("agents/loop.py", "_log_outcome")
         ways = daemon.ways(message, asked, told, ASIDE | WRITERS)
     check("The way of an agent's step", ways)

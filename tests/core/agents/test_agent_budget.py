@@ -49,10 +49,10 @@ def test_an_answer_that_goes_over_the_tokens_is_the_last() -> None:
 
 def test_what_was_used_is_the_sum_of_what_was_told() -> None:
     budget = RunBudget(BudgetLimits())
-    assert budget.used is None
+    assert budget.usage is None
     budget.use(Usage(input_tokens=1, output_tokens=2))
     budget.use(Usage(input_tokens=10, output_tokens=20))
-    assert budget.used == Usage(input_tokens=11, output_tokens=22)
+    assert budget.usage == Usage(input_tokens=11, output_tokens=22)
 
 
 def test_the_time_is_up() -> None:

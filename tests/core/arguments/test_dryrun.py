@@ -106,20 +106,22 @@ def tool(properties: dict[str, Any], flag: bool) -> Object:
 @each_of("flag", [True, False])
 def test_a_model_sees_it_of_tools_that_have_opted_in(flag: bool) -> None:
     # abi.md 4.46
-    (shown,) = Toolbox(cast(AgentPorts, OneTool(tool({"path": {}}, flag))), ["t"]).shown()
+    (shown,) = Toolbox(cast(AgentPorts, OneTool(tool({"path": {}}, flag))), ["t"]).offers()
     assert ("dry_run" in shown.schema["properties"]) is flag
 
 
 def test_what_a_model_says_to_one_that_has_not_is_wrong() -> None:
     # abi.md 4.48
     labelled = tool({"path": {}}, False)
-    wanted = AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": True}, 0.0)
+    wanted = AgentDryRuns().meant_call(labelled, {"path": "x", "dry_run": True}, 0.0)
     assert (wanted.dry, wanted.wrong) == (False, dryrun.lacking("t", "dry_run"))
-    wanted = AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": "yes"}, 0.0)
+    wanted = AgentDryRuns().meant_call(labelled, {"path": "x", "dry_run": "yes"}, 0.0)
     assert "nothing was run" in wanted.wrong
-    assert AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": False}, 0.0) == MeantCall({"path": "x"})
+    assert AgentDryRuns().meant_call(labelled, {"path": "x", "dry_run": False}, 0.0) == MeantCall(
+        {"path": "x"}
+    )
     own = tool({"dry_run": {}}, False)
-    assert AgentDryRuns().wanted(own, {"dry_run": True}, 0.0) == MeantCall({"dry_run": True})
+    assert AgentDryRuns().meant_call(own, {"dry_run": True}, 0.0) == MeantCall({"dry_run": True})
 
 
 def test_what_opts_in_is_shown() -> None:

@@ -27,4 +27,4 @@ async def test_thoughts_about_what_a_server_says_are_not_the_agents() -> None:
         Usage(input_tokens=3, output_tokens=4),
     )
     assert heard == [Progress(message="it waits")]
-    assert (asked.text, budget.used) == ("hello", Usage(input_tokens=3, output_tokens=4))
+    assert (asked.text, budget.usage) == ("hello", Usage(input_tokens=3, output_tokens=4))
