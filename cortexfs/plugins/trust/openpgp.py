@@ -49,9 +49,9 @@ def signer_in(status: bytes) -> str:
     """Returns the fingerprint of the one key that signed, from gpgv's status output. Raises EBADMSG."""
     lines = [line.removeprefix(_PREFIX).decode("ascii", "replace").split() for line in status.splitlines()
              if line.startswith(_PREFIX)]  # fmt: skip
-    for refused in reversed(REFUSED):
+    for code in reversed(REFUSED):
         for word, *rest in filter(None, lines):
-            if word == refused:
+            if word == code:
                 why = REFUSED[word].format(*rest[:1] or ["?"])
                 raise Fault("EBADMSG", f"the signature does not hold: {why}")
     valid = [rest[0] for word, *rest in filter(None, lines) if word == "VALIDSIG" and rest]
@@ -110,8 +110,8 @@ def signer(
 
 def settle(place: Path) -> None:
     """Remove the files of checks that a killed process left."""
-    for left in place.glob(f"{starts.PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for path in place.glob(f"{starts.PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _ring(keys: Path) -> bytes | None:

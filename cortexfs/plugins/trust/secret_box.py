@@ -28,18 +28,18 @@ def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
     with needed_for("secret settings"):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     nonce = os.urandom(NONCE_BYTES)
-    sealed = AESGCM(_key(state)).encrypt(nonce, secret.encode(), _place(plugin, setting))
-    return base64.b64encode(nonce + sealed).decode()
+    ciphertext = AESGCM(_key(state)).encrypt(nonce, secret.encode(), _place(plugin, setting))
+    return base64.b64encode(nonce + ciphertext).decode()
 
 
-def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
+def unseal(state: Path, plugin: str, setting: str, ciphertext: str) -> str:
     """Returns the secret. Raises EBADMSG if it was sealed with another key, or for another setting."""
     with needed_for("secret settings"):
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     key = _key(state)
     try:
-        data = base64.b64decode(sealed, validate=True)
+        data = base64.b64decode(ciphertext, validate=True)
         return AESGCM(key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _place(plugin, setting)).decode()
     except (InvalidTag, ValueError, binascii.Error):
         mend = f"set it again: ctx plugin config {plugin} {setting} -"
@@ -56,9 +56,9 @@ def _key(state: Path) -> bytes:
     path = state / KEY_FILE
     with os_faults(f"{path} cannot be read"):
         with no_links.folder(state, os.path.dirname(KEY_FILE), 0o700) as folder:
-            if not (made := folder / path.name).exists():
+            if not (target := folder / path.name).exists():
                 with contextlib.suppress(FileExistsError):  # if two are made at once, the first counts
-                    whole_files.create(made, [os.urandom(KEY_BYTES)], 0o600)
+                    whole_files.create(target, [os.urandom(KEY_BYTES)], 0o600)
         key = believed.secret(path, KEY_BYTES, f"{path} is", f"close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:
         raise Fault("EINVAL", f"{path} is not a key; remove it, and set the secrets of plugins again")

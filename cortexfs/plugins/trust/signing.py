@@ -129,28 +129,28 @@ def verify(tree: PackageFiles) -> SignatureVerdict:
     """Check the tree against the package metadata in it."""
     package = tree.manifest.package
     signed = bool(package.signature.strip())
-    said: list[str] = []
-    for name, told, found in (
+    states: list[str] = []
+    for name, digest, found in (
         ("manifest", package.manifest_sha256, [tree.files[tree.manifest_file].sha256]),
         ("binary", package.binary_sha256, _binaries(tree)),
     ):
-        state = _hash_state(told, found)
-        said.append(f"{name} hash {state}")
+        state = _hash_state(digest, found)
+        states.append(f"{name} hash {state}")
         if state == "mismatch" or (signed and state == "missing"):
-            return SignatureVerdict("invalid", "; ".join(said))
+            return SignatureVerdict("invalid", "; ".join(states))
     if not signed:
-        return SignatureVerdict("unsigned", "; ".join([*said, "signature missing"]))
+        return SignatureVerdict("unsigned", "; ".join([*states, "signature missing"]))
     try:
         return _verified(tree, package)
     except Fault as fault:
         if fault.code == "EHOSTDOWN":
             raise
-        return SignatureVerdict("invalid", "; ".join([*said, fault.message]))
+        return SignatureVerdict("invalid", "; ".join([*states, fault.message]))
 
 
-def _hash_state(told: str, found: list[str]) -> str:
-    if told:
-        return "verified" if told in found else "mismatch"
+def _hash_state(digest: str, found: list[str]) -> str:
+    if digest:
+        return "verified" if digest in found else "mismatch"
     return "missing" if found else "not applicable"
 
 
@@ -242,8 +242,8 @@ def _upstream_suffices(tree: PackageFiles) -> bool:
 def _binaries(tree: PackageFiles) -> list[str]:
     """Returns the valid values of binary_sha256: the hash of the named library, or else of any library, as
     upstream takes the first that its file system lists."""
-    named = tree.manifest.native.library if tree.manifest.native else ""
-    if named and (library := posixpath.normpath(named)) in tree.files:
+    path = tree.manifest.native.library if tree.manifest.native else ""
+    if path and (library := posixpath.normpath(path)) in tree.files:
         return [tree.files[library].sha256]
     libraries = [name for name in tree.files if name.endswith(LIBRARIES)]
     in_lib = [name for name in libraries if name.startswith("lib/") and name.count("/") == 1]
@@ -264,25 +264,25 @@ def encode_package(package: Package) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _decoded(text: str, size: int, what: str) -> bytes:
+def _decoded(text: str, size: int, subject: str) -> bytes:
     """Decode base64 in its one canonical spelling, so that no other text has the same meaning."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         data = b""
     if len(data) != size or base64.b64encode(data).decode() != text:
-        raise Fault("EINVAL", f"{what} is not base64 of {size} bytes")
+        raise Fault("EINVAL", f"{subject} is not base64 of {size} bytes")
     return data
 
 
 @contextmanager
-def needed_for(what: str) -> Iterator[None]:
+def needed_for(subject: str) -> Iterator[None]:
     """Wraps imports of the package cryptography. Raises EHOSTDOWN with the remedy if it is not installed."""
     try:
         yield
     except ImportError:
         mend = "install it with: pip install 'cortexfs[plugins]'"
-        raise Fault("EHOSTDOWN", f"{what} need the package cryptography; {mend}") from None
+        raise Fault("EHOSTDOWN", f"{subject} need the package cryptography; {mend}") from None
 
 
 def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:

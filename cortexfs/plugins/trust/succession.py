@@ -32,9 +32,9 @@ class Copy(NamedTuple):
 
     @property
     def told(self) -> str:
-        by = [f"{shown(self.publisher)} with the key {self.key}"] if self.key else []
-        by += [f"the OpenPGP key {self.openpgp}"] if self.openpgp else []
-        signed = f"signed by {' and '.join(by)}" if by else "unsigned"
+        signers = [f"{shown(self.publisher)} with the key {self.key}"] if self.key else []
+        signers += [f"the OpenPGP key {self.openpgp}"] if self.openpgp else []
+        signed = f"signed by {' and '.join(signers)}" if signers else "unsigned"
         return f"{self.version or 'of no known version'}, {signed}"
 
 
@@ -78,13 +78,13 @@ def _lower(before: str, after: str) -> str:
     if not before or before == after:
         return ""
     try:
-        is_lower = _whole(after).key < _whole(before).key
+        is_lower = _full_version(after).key < _full_version(before).key
     except Fault:
         return "the two versions cannot be compared"
     return "its version is lower" if is_lower else ""
 
 
-def _whole(version: str) -> semver.Version:
+def _full_version(version: str) -> semver.Version:
     """Returns a version of three numbers, as a manifest.toml may leave out the last ones."""
     rest = version.lstrip(".0123456789")
     numbers = version.removesuffix(rest)

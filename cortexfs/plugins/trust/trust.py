@@ -50,36 +50,36 @@ class TrustStore(locked_store.LockedStore[tuple[Publisher, ...]]):
 
     def encode(self, value: tuple[Publisher, ...]) -> bytes:
         lines: list[str] = []
-        for one in value:
-            lines += ["[[publishers]]", *tomltext.lines(msgspec.to_builtins(one)), ""]
+        for entry in value:
+            lines += ["[[publishers]]", *tomltext.lines(msgspec.to_builtins(entry)), ""]
         return "\n".join(lines).encode()
 
     def trusts(self, verdict: SignatureVerdict) -> bool:
-        return any(_is_of(one, verdict) for one in self.read())
+        return any(_is_of(entry, verdict) for entry in self.read())
 
     def add(self, verdict: SignatureVerdict, at: str) -> None:
         """Trust the publisher of a verified signature from `at` on, an RFC 3339 time."""
         assert verdict.status == "verified"
         new = Publisher(verdict.publisher, verdict.fingerprint, verdict.public_key, at)
-        self.update(lambda known: known if any(_is_of(one, verdict) for one in known) else (*known, new))
+        self.update(lambda known: known if any(_is_of(entry, verdict) for entry in known) else (*known, new))
 
     def remove(self, publisher: str, fingerprint: str = "") -> int:
         """Trust a publisher no longer, with one key or with all. Returns the number of removed entries."""
-        gone: list[Publisher] = []
+        entries: list[Publisher] = []
 
-        def kept(known: tuple[Publisher, ...]) -> tuple[Publisher, ...]:
-            ids = [one for one in known if one.publisher_id == publisher]
-            gone.extend(one for one in ids if fingerprint in ("", one.fingerprint_sha256))
-            if not gone:
+        def rest(known: tuple[Publisher, ...]) -> tuple[Publisher, ...]:
+            ids = [entry for entry in known if entry.publisher_id == publisher]
+            entries.extend(entry for entry in ids if fingerprint in ("", entry.fingerprint_sha256))
+            if not entries:
                 raise Fault("ENOENT", f"{shown(publisher)} is not trusted; see: ctx plugin trust list")
-            return tuple(one for one in known if one not in gone)
+            return tuple(entry for entry in known if entry not in entries)
 
-        self.update(kept)
-        return len(gone)
+        self.update(rest)
+        return len(entries)
 
 
-def _is_of(one: Publisher, verdict: SignatureVerdict) -> bool:
-    return (one.publisher_id, one.fingerprint_sha256) == (verdict.publisher, verdict.fingerprint)
+def _is_of(entry: Publisher, verdict: SignatureVerdict) -> bool:
+    return (entry.publisher_id, entry.fingerprint_sha256) == (verdict.publisher, verdict.fingerprint)
 
 
 def decide(
@@ -104,5 +104,5 @@ def decide(
         return "trust"
     if interactive:
         return "ask"
-    who = f"{shown(verdict.publisher)} with the key {verdict.fingerprint}"
-    raise Fault("EPERM", f"the publisher {who} is not trusted yet; add --yes, or answer at a terminal")
+    signer = f"{shown(verdict.publisher)} with the key {verdict.fingerprint}"
+    raise Fault("EPERM", f"the publisher {signer} is not trusted yet; add --yes, or answer at a terminal")
