@@ -48,8 +48,8 @@ def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
     try:
         governance.check_version(manifest)
     except Fault as fault:
-        who = f"plugin '{manifest.name}' targets a different cortex version than {HOST_VERSION}"
-        raise Fault(fault.code, f"{who}: {fault.message}") from None
+        sentence = f"plugin '{manifest.name}' targets a different cortex version than {HOST_VERSION}"
+        raise Fault(fault.code, f"{sentence}: {fault.message}") from None
     governance.check(manifest, available)
     governance.check_boundary(manifest)
 

@@ -36,8 +36,8 @@ def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> b
     spelling = path + "/" if is_folder else path
     is_new, known = folded not in seen, seen.setdefault(folded, spelling)
     if known.removesuffix("/") != path:
-        told = f"the names {shown(known)} and {shown(path)} are the same"
-        raise Fault("EINVAL", f"{told} on systems that ignore case or normalize Unicode")
+        sentence = f"the names {shown(known)} and {shown(path)} are the same"
+        raise Fault("EINVAL", f"{sentence} on systems that ignore case or normalize Unicode")
     if known != spelling:
         raise Fault("EINVAL", f"the name {shown(path)} belongs to a file and a directory")
     if is_named and not is_folder:

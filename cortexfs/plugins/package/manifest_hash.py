@@ -42,8 +42,8 @@ def check(manifest: JsonManifest, files: Mapping[str, bytes]) -> Covers:
     entry = entry_of(manifest.entry_point)
     is_file = entry is not None and entry.form in LOCAL
     if entry and is_file and not any(path in files for path in files_of(entry)):
-        told = f"{jsontext.shown(entry.text)} is not among its files"
-        raise Fault("ENOENT", f"{FILE}: entryPoint: {told}; put it there, or name the file that is")
+        sentence = f"{jsontext.shown(entry.text)} is not among its files"
+        raise Fault("ENOENT", f"{FILE}: entryPoint: {sentence}; put it there, or name the file that is")
     is_later = not is_file and manifest.kind != "mcp"
     if is_later and fetched.MODULE not in files and _LOCK not in files:
         return "later"
@@ -88,10 +88,10 @@ def verify(claimed: str | None, package: str, entry: str | None = None) -> Cover
     None if the entry point is no file."""
     if claimed is None:
         return "nothing"
-    said = claimed.lower().encode()
+    digest = claimed.lower().encode()
     # Both are always compared, each in constant time, so that the time reveals neither.
-    is_package = hmac.compare_digest(said, package.encode())
-    is_entry = hmac.compare_digest(said, (entry or package).encode())
+    is_package = hmac.compare_digest(digest, package.encode())
+    is_entry = hmac.compare_digest(digest, (entry or package).encode())
     if not is_package and not is_entry:
         raise Fault(
             "EBADMSG",
@@ -105,10 +105,10 @@ def _without_hash(data: bytes) -> bytes:
     """Returns the manifest for the digest: sorted keys, no white space, neither hash nor signature."""
     value = jsontext.decode(data, FILE) if len(data) <= MAX_BYTES else None
     if not isinstance(value, dict):
-        what = Problem("invalid_json", "", "is not one JSON object of at most 1 MiB", "write one")
-        raise Fault("EINVAL", what.told(FILE))
-    left = {key: item for key, item in value.items() if key not in ("hash", "signature")}
-    return json.dumps(left, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        problem = Problem("invalid_json", "", "is not one JSON object of at most 1 MiB", "write one")
+        raise Fault("EINVAL", problem.told(FILE))
+    fields = {key: item for key, item in value.items() if key not in ("hash", "signature")}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 VERSION = "5"  # of Deno 2.3 and later

@@ -63,16 +63,16 @@ def is_json(manifest: Manifest) -> TypeGuard[JsonPluginManifest]:
 
 def parse_json(data: bytes, package: bytes | None = None, folder: str = "") -> JsonPluginManifest:
     """Returns the manifest with its package.toml merged. `folder` names the place of the files in faults."""
-    said, warnings = checked(data, f"{folder}/{JSON_FILE}" if folder else JSON_FILE)
+    manifest, warnings = checked(data, f"{folder}/{JSON_FILE}" if folder else JSON_FILE)
     return JsonPluginManifest(
-        name=said.name,
-        version=said.version,
-        description=said.description,
-        author=said.author or "",
+        name=manifest.name,
+        version=manifest.version,
+        description=manifest.description,
+        author=manifest.author or "",
         cortex_version=HOST_VERSION,
-        capabilities=ManifestCapabilities(provides=("tools",) if "tools" in said.capabilities else ()),
+        capabilities=ManifestCapabilities(provides=("tools",) if "tools" in manifest.capabilities else ()),
         package=Package() if package is None else metadata(package, folder),
-        json=said,
+        json=manifest,
         warnings=warnings,
     )
 
@@ -82,10 +82,10 @@ def told(warnings: tuple[Problem, ...]) -> list[str]:
     kinds: dict[str, list[Problem]] = {}
     for problem in warnings:
         kinds.setdefault(problem.category, []).append(problem)
-    return [_told(*found) for found in kinds.values()]
+    return [_line(*found) for found in kinds.values()]
 
 
-def _told(first: Problem, *others: Problem) -> str:
+def _line(first: Problem, *others: Problem) -> str:
     if not others:
         return first.told(JSON_FILE)
     places = [problem.path for problem in (first, *others)]

@@ -92,10 +92,10 @@ def checksum(data: bytes, name: str) -> str:
 def check_checksum(text: str, data: bytes, name: str) -> None:
     """Compare a package with its .sha256, of which lines about other files do not count. Raises EINVAL."""
     lines = [line.split(maxsplit=1) for line in text.splitlines()]
-    told = {line[1].removeprefix("*"): line[0].lower() for line in lines if len(line) == 2}
-    if name not in told:
+    digests = {line[1].removeprefix("*"): line[0].lower() for line in lines if len(line) == 2}
+    if name not in digests:
         raise Fault("EINVAL", f"the checksum file does not list {name}; ask its publisher")
-    if told[name] != hashlib.sha256(data).hexdigest():
+    if digests[name] != hashlib.sha256(data).hexdigest():
         raise Fault("EINVAL", f"{name} does not match its checksum file; fetch it again")
 
 
@@ -132,10 +132,10 @@ def unpack(data: bytes, where: str) -> PackageFiles:
             raise Fault("EINVAL", f"cpx archive missing {FILE}; make one with: ctx plugin pack")
         manifest = _manifest(files)
         if manifests.is_json(manifest):
-            return _whole(files, manifest, ())
-        wanted = _Wanted(manifest, files.__contains__)
-        kept = {name: file for name, file in files.items() if wanted.takes(name)}
-        return _whole(kept, manifest, tuple(name for name in files if name not in kept))
+            return _plugin_files(files, manifest, ())
+        selection = _Wanted(manifest, files.__contains__)
+        chosen = {name: file for name, file in files.items() if selection.takes(name)}
+        return _plugin_files(chosen, manifest, tuple(name for name in files if name not in chosen))
     except Fault as fault:
         raise Fault(fault.code, f"{where} is refused: {fault.message}") from None
 
@@ -160,17 +160,17 @@ def _read(top: int) -> PackageFiles:
     if FILE not in first:
         raise Fault("ENOENT", f"it has no {FILE} and no {JSON_FILE}, so it is no plugin")
     manifest = _manifest(first)
-    wanted = _Wanted(manifest, lambda path: _is_file(top, path))
+    selection = _Wanted(manifest, lambda path: _is_file(top, path))
     for name in sorted(os.listdir(top)):
         if name not in FILES:
-            reader.walk(top, name, name, wanted)
+            reader.walk(top, name, name, selection)
     files = first | reader.files
     library = library_of(manifest)
     # Take a library that cargo built and that was not copied to its place, as upstream does.
     if library and library not in files and (built := _built(top, reader, library)):
         files[library] = built
     check_names([*files], set())
-    return _whole(files, manifest, tuple(reader.ignored))
+    return _plugin_files(files, manifest, tuple(reader.ignored))
 
 
 def _built(top: int, reader: _Reader, library: str) -> File | None:
@@ -193,7 +193,7 @@ def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> PackageFile
     files = first | reader.files
     check_names([*files], set())
     beside = tuple(name for name in BESIDE[1:] if name in os.listdir(top))
-    return _whole(files, _manifest(files), beside)
+    return _plugin_files(files, _manifest(files), beside)
 
 
 class _Reader:
@@ -234,16 +234,16 @@ class _Reader:
             raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} files")
         return _file(path, data, bool(found.st_mode & 0o100))
 
-    def walk(self, parent: int, name: str, path: str, wanted: _Wanted | None = None) -> None:
-        """Read the wanted files at `path` and below, or all files without `wanted`."""
-        if wanted and not wanted.leads(path):
+    def walk(self, parent: int, name: str, path: str, selection: _Wanted | None = None) -> None:
+        """Read the wanted files at `path` and below, or all files without `selection`."""
+        if selection and not selection.leads(path):
             return self._ignore(path)
         if broken := name_fault(path):
             raise Fault("EINVAL", f"the name {shown(path)} {broken}")
         try:
             folder = os.open(name, _FOLDER | os.O_CLOEXEC, dir_fd=parent)
         except NotADirectoryError:
-            if wanted and not wanted.takes(path):
+            if selection and not selection.takes(path):
                 self._ignore(path)
             elif found := self.file(parent, name, path):
                 self.files[path] = found
@@ -252,7 +252,7 @@ class _Reader:
             raise Fault(code_of(problem.errno), f"{shown(path)} cannot be read: {problem.strerror}") from None
         try:
             for child in sorted(os.listdir(folder)):
-                self.walk(folder, child, f"{path}/{child}", wanted)
+                self.walk(folder, child, f"{path}/{child}", selection)
         finally:
             os.close(folder)
 
@@ -289,11 +289,11 @@ class _Wanted:
     def leads(self, path: str) -> bool:
         """Returns True if the path is taken, or if a path below may be."""
         below = f"{path}/"
-        everything = (*self._files, *self._folders)
+        places = (*self._files, *self._folders)
         return not is_hidden(posixpath.basename(path)) and (
-            path in everything
+            path in places
             or any(above in self._folders for above in _above(path))
-            or any(each.startswith(below) for each in everything)
+            or any(each.startswith(below) for each in places)
         )
 
 
@@ -336,7 +336,7 @@ def _file(path: str, data: bytes, executable: bool) -> File:
     return File(data, executable and not path.endswith(LIBRARIES))
 
 
-def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> PackageFiles:
+def _plugin_files(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> PackageFiles:
     """Returns the plugin. Raises ENOENT if a program or the library is missing: it would not run."""
     if manifests.is_json(manifest):
         manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})

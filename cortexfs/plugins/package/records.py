@@ -21,7 +21,7 @@ from cortexfs.state import believed
 
 FILE = RECORD
 MAX_FILE = 2 * MAX_ENTRIES * MAX_PATH
-_NAMED = 3  # files that a fault names
+_MAX_NAMES = 3  # files that a fault names
 
 
 class PluginRecord(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class PluginRecord(msgspec.Struct, frozen=True):
 
 def files_of(tree: PackageFiles) -> dict[str, str]:
     return {
-        name: f"{'program' if one.executable else 'file'} {one.sha256}" for name, one in tree.files.items()
+        name: f"{'program' if file.executable else 'file'} {file.sha256}" for name, file in tree.files.items()
     }
 
 
@@ -63,8 +63,8 @@ def read(folder: Path) -> PluginRecord:
 def check(tree: PackageFiles, record: PluginRecord) -> None:
     """Raises EPERM if a file was added, changed or removed after the installation."""
     found = files_of(tree)
-    changed = sorted(one for one in found.keys() | record.files if found.get(one) != record.files.get(one))
+    changed = sorted(key for key in found.keys() | record.files if found.get(key) != record.files.get(key))
     if changed:
-        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-        names = ", ".join(map(shown, changed[:_NAMED]))
+        more = f" and {len(changed) - _MAX_NAMES} more" if len(changed) > _MAX_NAMES else ""
+        names = ", ".join(map(shown, changed[:_MAX_NAMES]))
         raise Fault("EPERM", f"it has changed since it was installed: {names}{more}; install it anew")

@@ -30,7 +30,7 @@ _OCTAL = re.compile(rb"[ \0]*([0-7]{1,12})[ \0]*")
 _RECORD = re.compile(rb"([0-9]{1,5}) ")
 _FILES = b"0\0"
 _FOLDER, _LONG_NAME, _PAX, _PAX_GLOBAL = b"5", b"L", b"x", b"g"
-_REFUSED = {
+_KIND_NAMES = {
     b"1": "a hard link",
     b"2": "a symbolic link",
     b"K": "a link",
@@ -81,13 +81,13 @@ def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
     import gzip  # these imports cost time, and only packing needs them
     import tarfile
 
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data, executable in files:
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(data), 0o755 if executable else 0o644
             tar.addfile(info, io.BytesIO(data))
-    return gzip.compress(made.getvalue(), mtime=0)
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def _entries(tar: bytes) -> Iterator[TarEntry]:
@@ -102,10 +102,10 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
         data, position = _data(tar, position + BLOCK, _number(header[124:136]))
         name = _name(header) if long_name is None else long_name
         if kind in (_LONG_NAME, _PAX, _PAX_GLOBAL):
-            told = _extended(kind, data)
-            if told is not None and long_name is not None:
-                raise Fault("EINVAL", f"{shown(told)} has two long names")
-            long_name = long_name if told is None else told
+            new_name = _extended(kind, data)
+            if new_name is not None and long_name is not None:
+                raise Fault("EINVAL", f"{shown(new_name)} has two long names")
+            long_name = long_name if new_name is None else new_name
             continue
         long_name = None
         yield _entry(kind, name, data, header)
@@ -143,12 +143,12 @@ def _extended(kind: bytes, data: bytes) -> str | None:
         raise Fault("EMSGSIZE", f"a name takes more than {MAX_EXTENDED >> 10} KiB")
     if kind == _LONG_NAME:
         return _text(data.removesuffix(b"\0"))
-    told = dict(_records(data))
-    if b"size" in told or any(key.startswith(b"GNU.sparse") for key in told):
+    fields = dict(_records(data))
+    if b"size" in fields or any(key.startswith(b"GNU.sparse") for key in fields):
         raise Fault("EINVAL", "it holds a sparse file, or a file with two lengths")
-    if kind == _PAX_GLOBAL and b"path" in told:
+    if kind == _PAX_GLOBAL and b"path" in fields:
         raise Fault("EINVAL", "a global header gives all files one name")
-    return _text(told[b"path"]) if b"path" in told else None
+    return _text(fields[b"path"]) if b"path" in fields else None
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -170,8 +170,8 @@ def _entry(kind: bytes, name: str, data: bytes, header: bytes) -> TarEntry:
     if kind == _FOLDER and not data:
         return TarEntry(name.removesuffix("/"), b"", False, True)
     if kind not in _FILES or name.endswith("/"):
-        what = _REFUSED.get(kind, "neither a file nor a directory")
-        raise Fault("EINVAL", f"{shown(name)} is {what}; a package holds plain files")
+        label = _KIND_NAMES.get(kind, "neither a file nor a directory")
+        raise Fault("EINVAL", f"{shown(name)} is {label}; a package holds plain files")
     return TarEntry(name, data, bool(_number(header[100:108]) & 0o100), False)
 
 

@@ -48,9 +48,9 @@ def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     """Returns command and working directory as absolute paths with their links, or raises a Fault."""
     home = _canonical(plugin, "plugin directory", tool)
     command, working_dir = plugin / tool.command, plugin / (tool.working_dir or ".")
-    both = (("command", command), ("working_dir", working_dir))
+    pairs = (("command", command), ("working_dir", working_dir))
     if not tool.allow_host_paths:  # checked even if the path does not exist
-        for field, path in both:
+        for field, path in pairs:
             if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(plugin)):
                 raise _outside(field, path, tool)
     if not command.is_file():
@@ -58,7 +58,7 @@ def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     if not working_dir.is_dir():
         mend = "it must be a directory with a file in it, as empty directories are not installed"
         raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; {mend}")
-    for field, path in both:
+    for field, path in pairs:
         if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
             raise _outside(field, path, tool)
     return ProgramCommand((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
@@ -89,24 +89,24 @@ View = tuple[tuple[str, str], ...]
 
 def sandbox(manifest: Manifest, place: Path) -> hostcalls.Sandbox | None:
     """Returns the sandbox of the plugin's hosts, or None without a claim. Its files lie at `place`."""
-    told = manifest.sandbox
+    box = manifest.sandbox
     is_program = manifest.python is None and not _has_library(manifest)
     found = hostcalls.Sandbox(
         view=_view(manifest, place),
-        network=told.network != "none",
-        is_filtered=bool(told.seccomp),
+        network=box.network != "none",
+        is_filtered=bool(box.seccomp),
         # `limits` bounds a program itself, as its host runs no code of the plugin.
-        memory_bytes=None if is_program or told.memory_mb is None else told.memory_mb << 20,
-        cpu_seconds=None if is_program else told.cpu_seconds,
+        memory_bytes=None if is_program or box.memory_mb is None else box.memory_mb << 20,
+        cpu_seconds=None if is_program else box.cpu_seconds,
     )
-    is_limited = told.memory_mb is not None or told.cpu_seconds is not None
+    is_limited = box.memory_mb is not None or box.cpu_seconds is not None
     return found if is_limited or found != hostcalls.Sandbox() else None
 
 
 def limits(manifest: Manifest) -> tuple[int | None, int | None]:
     """Returns the limits of each program of the plugin: bytes of memory and seconds of CPU time."""
-    told = manifest.sandbox
-    return None if told.memory_mb is None else told.memory_mb << 20, told.cpu_seconds
+    box = manifest.sandbox
+    return None if box.memory_mb is None else box.memory_mb << 20, box.cpu_seconds
 
 
 def _has_library(manifest: Manifest) -> bool:
@@ -114,17 +114,17 @@ def _has_library(manifest: Manifest) -> bool:
 
 
 def _view(manifest: Manifest, place: Path) -> View | None:
-    told, has = manifest.sandbox, manifest.capabilities
-    is_open = not told.writable_paths or EVERYTHING in told.writable_paths
-    if is_open and (told.filesystem is None or (told.filesystem == "read_only_host" and told.writable_paths)):
+    box, rights = manifest.sandbox, manifest.capabilities
+    is_open = not box.writable_paths or EVERYTHING in box.writable_paths
+    if is_open and (box.filesystem is None or (box.filesystem == "read_only_host" and box.writable_paths)):
         return None
     own: View = ((str(place), "rx"),)
-    written = tuple((_absolute(path, "sandbox.writable_paths"), "rw") for path in told.writable_paths)
-    if told.filesystem == "plugin_only":
+    written = tuple((_absolute(path, "sandbox.writable_paths"), "rw") for path in box.writable_paths)
+    if box.filesystem == "plugin_only":
         return (*SYSTEM, *own, *written)
-    if told.filesystem == "declared_paths":
-        read = tuple((_absolute(path, "capabilities.file_read"), "r") for path in has.file_read)
-        write = tuple((_absolute(path, "capabilities.file_write"), "rw") for path in has.file_write)
+    if box.filesystem == "declared_paths":
+        read = tuple((_absolute(path, "capabilities.file_read"), "r") for path in rights.file_read)
+        write = tuple((_absolute(path, "capabilities.file_write"), "rw") for path in rights.file_write)
         return (*SYSTEM, *own, *read, *write, *written)
     return (*HOST, *written)
 
