@@ -33,8 +33,8 @@ class Chosen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     config: dict[str, Any] = {}
     secrets: dict[str, str] = {}  # settings that are never shown; sealed
 
-    def decided(self, what: Decision) -> tuple[str, ...]:
-        return tuple(name for name, how in self.capabilities.items() if how == what)
+    def decided(self, decision: Decision) -> tuple[str, ...]:
+        return tuple(name for name, value in self.capabilities.items() if value == decision)
 
 
 NOTHING = Chosen()
@@ -62,8 +62,8 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
     def opened(self, name: str) -> Chosen:
         """Returns the decisions with the secrets unsealed, for the plugin alone."""
         chosen = self.of(name)
-        sealed = chosen.secrets.items()
-        secrets = {key: secret_box.unseal(self.path.parent, name, key, text) for key, text in sealed}
+        items = chosen.secrets.items()
+        secrets = {key: secret_box.unseal(self.path.parent, name, key, text) for key, text in items}
         return msgspec.structs.replace(chosen, secrets=secrets)
 
     def seal(self, name: str, key: str, secret: str) -> str:
@@ -74,7 +74,7 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
 
         def changed(known: dict[str, Chosen]) -> dict[str, Chosen]:
             decided = known | {name: make(known.get(name, NOTHING))}
-            return {name: one for name, one in decided.items() if one != NOTHING}
+            return {name: chosen for name, chosen in decided.items() if chosen != NOTHING}
 
         self.update(changed)
 

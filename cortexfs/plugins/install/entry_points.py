@@ -48,13 +48,13 @@ def found(path: list[str] | None = None) -> list[FoundPlugin]:
 
     search = metadata.distributions(path=path)
     every = [offer for distribution in _unshadowed(search) for offer in _offers(distribution)]
-    every.sort(key=lambda one: (one.plugin.name, one.distribution))
+    every.sort(key=lambda entry: (entry.plugin.name, entry.distribution))
     owners: dict[str, list[str]] = {}
-    for one in every:
-        owners.setdefault(one.plugin.name, []).append(one.distribution)
+    for entry in every:
+        owners.setdefault(entry.plugin.name, []).append(entry.distribution)
     return [
-        one if len(owners[one.plugin.name]) == 1 else one._replace(fault=_dispute(one, owners))
-        for one in every
+        entry if len(owners[entry.plugin.name]) == 1 else entry._replace(fault=_dispute(entry, owners))
+        for entry in every
     ]
 
 
@@ -89,8 +89,8 @@ def _name(distribution: metadata.Distribution) -> str:
     """Returns a distribution's name, or "" for a directory without readable metadata, which is no package.
     The rest is not parsed, as that takes four times as long, for each installed package."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
-    said = re.search(_NAME, (text or distribution.read_text("") or "").partition("\n\n")[0])
-    return said[1] if said else ""
+    match = re.search(_NAME, (text or distribution.read_text("") or "").partition("\n\n")[0])
+    return match[1] if match else ""
 
 
 def _offers(distribution: metadata.Distribution) -> Iterable[FoundPlugin]:
@@ -109,6 +109,6 @@ def _fault(plugin: Plugin) -> str | None:
     return None
 
 
-def _dispute(one: FoundPlugin, owners: dict[str, list[str]]) -> str:
-    who = ", ".join(owners[one.plugin.name])
-    return f"the name {one.plugin.name} is offered more than once, by {who}; uninstall all but one"
+def _dispute(entry: FoundPlugin, owners: dict[str, list[str]]) -> str:
+    sources = ", ".join(owners[entry.plugin.name])
+    return f"the name {entry.plugin.name} is offered more than once, by {sources}; uninstall all but one"

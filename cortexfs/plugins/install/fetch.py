@@ -93,9 +93,9 @@ def _checked(tree: PackageFiles, manifest: JsonManifest, found: dict[str, File])
     if len(files) > MAX_ENTRIES or size > MAX_UNPACKED:
         most = f"{MAX_ENTRIES} files and {MAX_UNPACKED >> 20} MiB"
         raise Fault("EMSGSIZE", f"with its imports the plugin is over {most}; its author must import less")
-    whole = msgspec.structs.replace(tree, files=files)
-    manifest_hash.check(manifest, whole.contents)
-    return whole
+    result = msgspec.structs.replace(tree, files=files)
+    manifest_hash.check(manifest, result.contents)
+    return result
 
 
 # -- the imports of a JavaScript plugin
@@ -106,19 +106,19 @@ def _root(manifest: JsonManifest, files: dict[str, File]) -> str | None:
     entry = entry_of(manifest.entry_point)
     if entry is None or entry.form in REMOTE:
         return entry.text if entry else None
-    named = any(_NAMES_SOME.search(file.data) for name, file in files.items() if name.endswith(_CODE))
-    return next((path for path in files_of(entry) if path in files), None) if named else None
+    has_imports = any(_NAMES_SOME.search(file.data) for name, file in files.items() if name.endswith(_CODE))
+    return next((path for path in files_of(entry) if path in files), None) if has_imports else None
 
 
 def _installed(tree: PackageFiles, folder: Path) -> dict[str, File]:
     """Returns the installed modules, if they were fetched for the very same files."""
     try:
-        there = package.read(folder)
-        records.check(there, records.read(folder))
+        former = package.read(folder)
+        records.check(former, records.read(folder))
     except Fault:
         return {}
-    own = {name: file for name, file in there.files.items() if not fetched.is_fetched(name)}
-    return {name: file for name, file in there.files.items() if name not in own} if own == tree.files else {}
+    own = {name: file for name, file in former.files.items() if not fetched.is_fetched(name)}
+    return {name: file for name, file in former.files.items() if name not in own} if own == tree.files else {}
 
 
 def _modules(

@@ -36,14 +36,14 @@ _RENAME_EXCHANGE = 2  # renameat2(2)
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(path: Path, other: Path) -> None:
     """Exchange two paths in one step. Raises OSError if the kernel or the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):  # musl before 1.2.6
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if libc.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
+    if libc.renameat2(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one))
+        raise OSError(number, os.strerror(number), str(path))
 
 
 def install(
@@ -51,15 +51,15 @@ def install(
 ) -> Path:
     """Install or replace the plugin `name`, and return its directory."""
     names.check(name)
-    with _locked(base) as held:
-        place, draft = held / name, held / f".{name}{_NEW}"
+    with _locked(base) as folder:
+        place, draft = folder / name, folder / f".{name}{_NEW}"
         try:
             write(draft, files)
             if os.path.lexists(place):
                 _swap(draft, place, exchange)
             else:
                 draft.rename(place)
-            whole_files.sync(held)
+            whole_files.sync(folder)
         finally:
             _remove(draft)
     return base / name
@@ -68,13 +68,13 @@ def install(
 def remove(base: Path, name: str) -> None:
     """Remove the plugin `name` in one step, never a part of it."""
     names.check(name)
-    with _locked(base) as held:
-        place = held / name
+    with _locked(base) as folder:
+        place = folder / name
         if not os.path.lexists(place):
             raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}; see: ctx plugin list")
-        aside = held / f".{name}{_NEW}"  # the name of an unfinished plugin, which `_settle` removes
+        aside = folder / f".{name}{_NEW}"  # the name of an unfinished plugin, which `_settle` removes
         place.rename(aside)
-        whole_files.sync(held)
+        whole_files.sync(folder)
         _remove(aside)
 
 
@@ -89,27 +89,27 @@ def settle(base: Path) -> None:
 def _locked(base: Path) -> Iterator[Path]:
     """Lock the directory, and yield it as no_links.folder does. Each OSError becomes a Fault with a
     sentence."""
-    held = base
+    folder = base
     try:
-        with no_links.folder(base.parent, base.name, 0o755) as held, locked_store.alone(held, LOCK):
-            _settle(held)
-            yield held
+        with no_links.folder(base.parent, base.name, 0o755) as folder, locked_store.alone(folder, LOCK):
+            _settle(folder)
+            yield folder
     except OSError as problem:
-        where = str(problem.filename or base).replace(str(held), str(base), 1)
-        raise Fault(code_of(problem.errno), f"{where} cannot be changed: {problem.strerror}") from None
+        place = str(problem.filename or base).replace(str(folder), str(base), 1)
+        raise Fault(code_of(problem.errno), f"{place} cannot be changed: {problem.strerror}") from None
 
 
 def _settle(base: Path) -> None:
     for name in os.listdir(base):
-        left = base / name
+        path = base / name
         if name.startswith(".") and name.endswith(_OLD):
             place = base / name.removeprefix(".").removesuffix(_OLD)
             if not os.path.lexists(place):
-                left.rename(place)
+                path.rename(place)
             else:
-                _remove(left)
+                _remove(path)
         elif name.startswith(".") and name.endswith(_NEW):
-            _remove(left)
+            _remove(path)
 
 
 def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> None:
@@ -138,10 +138,10 @@ def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> No
     for path, file in files.items():
         folders[Path(path).parent][Path(path).name] = file
     for folder in sorted(folders):
-        with no_links.folder(draft.parent, draft.name / folder, 0o755) as held:
-            believed.set_mode(held, 0o755)
+        with no_links.folder(draft.parent, draft.name / folder, 0o755) as target:
+            believed.set_mode(target, 0o755)
             for name, file in folders[folder].items():
-                whole_files.write(held / name, [file.data], mode_of(file), exact=True, durable=durable)
+                whole_files.write(target / name, [file.data], mode_of(file), exact=True, durable=durable)
     for folder in sorted(folders, reverse=True) if durable else ():
         whole_files.sync(draft / folder)
 
@@ -164,16 +164,16 @@ class Copies:
 
     def place(self, tree: PackageFiles) -> Path:
         """Returns a directory with exactly these files."""
-        where = self.base / f"{tree.manifest.name}-{records.digest(tree)[:_DIGITS]}"
+        copy = self.base / f"{tree.manifest.name}-{records.digest(tree)[:_DIGITS]}"
         try:
             self._own()
-            if where not in self._compared or not where.is_dir():
-                self._renew(where, tree)
-                self._compared.add(where)
+            if copy not in self._compared or not copy.is_dir():
+                self._renew(copy, tree)
+                self._compared.add(copy)
         except OSError as problem:
             why = f"{problem.filename or self.base} cannot be written: {problem.strerror}"
             raise Fault(code_of(problem.errno), why) from None
-        return where
+        return copy
 
     def _own(self) -> None:
         self.base.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -183,29 +183,29 @@ class Copies:
             raise Fault("EACCES", f"others may change {self.base}, from which plugins run; {mend}")
         believed.set_mode(self.base, 0o755)
 
-    def _renew(self, where: Path, tree: PackageFiles) -> None:
-        if where.is_dir() and _is(where, tree):
+    def _renew(self, copy: Path, tree: PackageFiles) -> None:
+        if copy.is_dir() and _is(copy, tree):
             return
-        draft = where.with_name(f".{where.name}")
-        for left in (draft, where):
-            shutil.rmtree(left, ignore_errors=True)
+        draft = copy.with_name(f".{copy.name}")
+        for path in (draft, copy):
+            shutil.rmtree(path, ignore_errors=True)
         write(draft, tree.files, durable=False)
-        draft.rename(where)
+        draft.rename(copy)
 
     def sweep(self, used: Collection[str]) -> None:
         """Remove all copies except those that hold a path of `used`."""
-        kept = {path.relative_to(self.base).parts[0] for path in map(Path, used) if self.base in path.parents}
+        dirs = {path.relative_to(self.base).parts[0] for path in map(Path, used) if self.base in path.parents}
         for name in os.listdir(self.base) if self.base.is_dir() else ():
-            if name not in kept:
+            if name not in dirs:
                 shutil.rmtree(self.base / name, ignore_errors=True)
                 self._compared.discard(self.base / name)
 
 
-def _is(where: Path, tree: PackageFiles) -> bool:
+def _is(folder: Path, tree: PackageFiles) -> bool:
     """Returns True if the directory holds these files and no others."""
-    top = str(where)
-    there = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}
-    return there == {*tree.files} and all(_holds(f"{top}/{name}", file) for name, file in tree.files.items())
+    top = str(folder)
+    paths = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}
+    return paths == {*tree.files} and all(_holds(f"{top}/{name}", file) for name, file in tree.files.items())
 
 
 def _holds(path: str, file: File) -> bool:

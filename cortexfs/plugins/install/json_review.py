@@ -41,12 +41,12 @@ def errors(folder: Path) -> list[InstallCheck]:
 
 
 def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, ...]) -> list[InstallCheck]:
-    there = ", ".join(kinds)
+    names = ", ".join(kinds)
     is_run = manifest.kind in kinds
     found = [
         InstallCheck("manifest"),
         InstallCheck(
-            f"kind {manifest.kind}", None if is_run else f"this version runs only the kinds {there}"
+            f"kind {manifest.kind}", None if is_run else f"this version runs only the kinds {names}"
         ),
         InstallCheck(
             "capabilities",
@@ -117,7 +117,7 @@ def claims(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> tupl
         ("Requested capabilities", [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]),
         ("Hooks", [_HOOKS.get(word, f"event {word}") for word in hooked]),
         ("Needs", [f"{name} {range_}" for name, range_ in needed]),
-        ("Commands", [f"cortex {one.name}: {one.description}" for one in manifest.cli_commands]),
+        ("Commands", [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]),
         ("Sandbox", held(manifest, is_fetched, has_landlock)),
         ("Recommended risk profile", list(risks)),
     )

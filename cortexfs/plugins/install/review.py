@@ -42,7 +42,7 @@ def checks(
     """Returns all checks. `place` is the folder of the plugin's files, and `tree` has the files in memory."""
     capabilities = manifest.capabilities
     broken = [
-        InstallCheck("governance", one.message, one.code) for one in governance.faults(manifest, available)
+        InstallCheck("governance", each.message, each.code) for each in governance.faults(manifest, available)
     ]
     found = [
         *(broken or [InstallCheck("governance")]),
@@ -63,17 +63,17 @@ def checks(
 
 
 def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallCheck]:
-    who = f"tool {tool.name}"
-    yield tried(f"{who} command and working_dir", lambda: resolve(tool, place))
+    title = f"tool {tool.name}"
+    yield tried(f"{title} command and working_dir", lambda: resolve(tool, place))
     command = place / tool.command
     if command.is_file():
         mend = f"it is not executable: chmod +x {tool.command}"
         why = startable.of_file(command) if command.stat().st_mode & 0o100 else mend
-        yield InstallCheck(f"{who} command is a program", why or None)
-    yield InstallCheck(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
+        yield InstallCheck(f"{title} command is a program", why or None)
+    yield InstallCheck(f"{title} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
     is_object = isinstance(tool.input_schema, dict)
-    yield InstallCheck(f"{who} input_schema", None if is_object else "it is not a table")
-    yield InstallCheck(f"{who} env allowlist", _not_inherited(tool))
+    yield InstallCheck(f"{title} input_schema", None if is_object else "it is not a table")
+    yield InstallCheck(f"{title} env allowlist", _not_inherited(tool))
 
 
 def _not_inherited(tool: DeclaredProcessTool) -> str | None:
@@ -82,8 +82,8 @@ def _not_inherited(tool: DeclaredProcessTool) -> str | None:
     if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
         return None
     known = " ".join(sorted(name.decode() for name in wire.ENVIRONMENT))
-    told = f"inherit_env names {', '.join(missing)}, which callers do not pass on"
-    return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
+    reason = f"inherit_env names {', '.join(missing)}, which callers do not pass on"
+    return f"{reason}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
 
 
 def signature(tree: PackageFiles) -> InstallCheck:
@@ -106,12 +106,12 @@ def tried(name: str, check: Callable[[], object]) -> InstallCheck:
 
 def capabilities(manifest: Manifest) -> list[str]:
     """Returns the capabilities that the plugin asks for, in words."""
-    has = manifest.capabilities
-    lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
-    said = [f"{what}: {', '.join(map(_spelt, which))}" for what, which in lists.items() if which]
-    said += ["spawn subprocesses"] if has.process else []
-    said.append("access host secrets" if has.secrets else "does not request host secrets")
-    return said + (["run in background"] if has.background else [])
+    claims = manifest.capabilities
+    lists = {"read files": claims.file_read, "write files": claims.file_write, "network": claims.network}
+    lines = [f"{title}: {', '.join(map(_spelt, values))}" for title, values in lists.items() if values]
+    lines += ["spawn subprocesses"] if claims.process else []
+    lines.append("access host secrets" if claims.secrets else "does not request host secrets")
+    return lines + (["run in background"] if claims.background else [])
 
 
 def _spelt(target: str) -> str:
@@ -123,10 +123,10 @@ def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
     layer that holds it. A refused claim has a line with the refusal."""
     claims = governance.claims(manifest.sandbox)
     try:
-        held = _held(targets.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
+        lines = _reach(targets.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
     except Fault:  # a path cannot be held, and a check reports it
-        held = []
-    return held + [
+        lines = []
+    return lines + [
         each.text if each.kept(available) else f"{each.key} = {each.value}: REFUSED, {each.refusal}"
         for each in claims
     ]
@@ -135,12 +135,12 @@ def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
 _ALL = "everything that its caller may, as its caller: not limited"
 
 
-def _held(sandbox: hostcalls.Sandbox) -> list[str]:
+def _reach(sandbox: hostcalls.Sandbox) -> list[str]:
     rows = []
-    for what, letter in (("reads", "r"), ("writes", "w"), ("runs", "x")):
+    for title, letter in (("reads", "r"), ("writes", "w"), ("runs", "x")):
         paths = [path for path, letters in sandbox.view or (("/", "rwx"),) if letter in letters]
-        held = f"{', '.join(paths) or 'nothing'}: held by Landlock"
-        rows.append(f"{what}: {_ALL if '/' in paths else held}")
+        text = f"{', '.join(paths) or 'nothing'}: held by Landlock"
+        rows.append(f"{title}: {_ALL if '/' in paths else text}")
     rows.insert(2, f"reaches: {_ALL if sandbox.network else 'nothing: held by Landlock and seccomp'}")
     return rows
 
@@ -168,7 +168,7 @@ def _camel(words: str) -> str:
 def conformance(manifest: Manifest, passed: bool) -> str:
     package = manifest.package.conformance
     if package is None:
-        said = "no package certificate"
+        certificate = "no package certificate"
     else:
-        said = f"package certificate {'passed' if package.passed else 'failed'}"
-    return f"local checks {'passed' if passed else 'failed'}; {said}"
+        certificate = f"package certificate {'passed' if package.passed else 'failed'}"
+    return f"local checks {'passed' if passed else 'failed'}; {certificate}"

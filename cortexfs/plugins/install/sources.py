@@ -26,7 +26,7 @@ CHECKSUM = ".sha256"
 RELEASES = "https://api.github.com/repos"
 OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin without an owner in its name
 FETCH_SECONDS = 300.0
-_MAX_TOLD = 4 << 20  # bytes of a checksum, or of the description of a release
+_MAX_ANSWER = 4 << 20  # bytes of a checksum, or of the description of a release
 _GZIP = b"\x1f\x8b"
 _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 
@@ -68,7 +68,7 @@ def _file(path: Path) -> PluginSource:
     data = bounded(path, MAX_PACKED)
     beside = path.with_name(path.name + CHECKSUM)
     if beside.exists():
-        package.check_checksum(_text(bounded(beside, _MAX_TOLD)), data, path.name)
+        package.check_checksum(_text(bounded(beside, _MAX_ANSWER)), data, path.name)
     if not data.startswith(_GZIP) and path.suffix != SUFFIX:
         raise Fault(
             "EINVAL", f"{path} is not a package of a plugin; to make a script a tool: ctx tool add {path}"
@@ -89,7 +89,7 @@ def _fetched(address: str) -> PluginSource:
     parts = urllib.parse.urlsplit(address)
     beside = urllib.parse.urlunsplit(parts._replace(path=parts.path + CHECKSUM))
     try:
-        package.check_checksum(_text(web.download(beside, _MAX_TOLD, FETCH_SECONDS)), data, name)
+        package.check_checksum(_text(web.download(beside, _MAX_ANSWER, FETCH_SECONDS)), data, name)
     except Fault as fault:
         if fault.code != "ENOENT":  # no checksum is published
             raise
@@ -98,16 +98,16 @@ def _fetched(address: str) -> PluginSource:
 
 def _asset(owner: str, repo: str, version: str | None) -> str:
     """Returns the address of a release's package for this system."""
-    which = f"tags/v{version}" if version else "latest"
-    address = f"{RELEASES}/{owner}/{repo}/releases/{which}"
-    said = web.download(address, _MAX_TOLD, FETCH_SECONDS)
+    tag = f"tags/v{version}" if version else "latest"
+    address = f"{RELEASES}/{owner}/{repo}/releases/{tag}"
+    data = web.download(address, _MAX_ANSWER, FETCH_SECONDS)
     try:
-        release = msgspec.json.decode(said, type=_Release)
+        release = msgspec.json.decode(data, type=_Release)
     except UNREADABLE:
         raise Fault("EPROTO", f"GitHub did not describe a release of {owner}/{repo}; try again") from None
     platform = package.platform()
-    fitting = [one for one in release.assets if one.name.endswith(f"-{platform}{SUFFIX}")]
-    fitting.sort(key=lambda one: not one.name.startswith(f"{repo}-v"))
+    fitting = [asset for asset in release.assets if asset.name.endswith(f"-{platform}{SUFFIX}")]
+    fitting.sort(key=lambda asset: not asset.name.startswith(f"{repo}-v"))
     if not fitting:
         why = f"the release of {owner}/{repo} has no package ({SUFFIX}) for {platform}"
         raise Fault("ENOENT", f"{why}; ask its author, or name another version")
