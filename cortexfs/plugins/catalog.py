@@ -53,12 +53,12 @@ class Catalog:
     """The registry of the enabled plugins' objects, and the faults of the others."""
 
     def __init__(
-        self, pool: Pool, kept: Descriptions | None = None, learned: Callable[[], object] = object
+        self, pool: Pool, cache: Descriptions | None = None, notify: Callable[[], object] = object
     ) -> None:
-        """`learned` is called after each attempt to get a plugin's description."""
+        """`notify` is called after each attempt to get a plugin's description."""
         self._pool = pool
-        self._kept = kept
-        self._learned = learned
+        self._cache = cache
+        self._notify = notify
         self._known: dict[hostcalls.Plugin, tuple[float, list[hostcalls.Descriptor]]] = {}
         # By plugin, the key of its description and the fault, as else all would wait for it at each reload.
         self._failed: dict[hostcalls.Plugin, tuple[str, str]] = {}
@@ -90,19 +90,19 @@ class Catalog:
         for model in (*self._models, *models):
             objects.setdefault(model.key, model)  # abi.md 2.7
         self.broken = dict(faults)
-        asked = (BUILTIN, *plugins)
-        if self._kept is not None:
-            await trio.to_thread.run_sync(self._kept.renew)
+        every = (BUILTIN, *plugins)
+        if self._cache is not None:
+            await trio.to_thread.run_sync(self._cache.renew)
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
-            for plugin in asked:
+            for plugin in every:
                 nursery.start_soon(self._learn, plugin, limit)
-        wanted = {plugin.name: plugin for plugin in asked}
+        by_name = {plugin.name: plugin for plugin in every}
         serving = {}
         self.taken = {}
-        for name in dict.fromkeys((*wanted, *faults)):
-            former = None if name in withdrawn else _former(self._serving.get(name), wanted.get(name))
-            for version in (None if name in self.broken else wanted[name], former):
+        for name in dict.fromkeys((*by_name, *faults)):
+            former = None if name in withdrawn else _former(self._serving.get(name), by_name.get(name))
+            for version in (None if name in self.broken else by_name[name], former):
                 if version is None:
                     continue
                 if (why := self._add(objects, version, consents.get(name, ()))) is None:
@@ -112,11 +112,11 @@ class Catalog:
         self._serving = serving
         self._besides = {key: own for key, own in self._besides.items() if key[0] in serving.values()}
         for own in self._besides.values():
-            objects |= {one.key: one for one in own if ("tool", one.name) not in objects}
+            objects |= {object_.key: object_ for object_ in own if ("tool", object_.name) not in objects}
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
-        self._failed = {plugin: failed for plugin, failed in self._failed.items() if plugin in asked}
-        if self._kept is not None:
-            await trio.to_thread.run_sync(self._kept.sweep, set(serving))
+        self._failed = {plugin: failed for plugin, failed in self._failed.items() if plugin in every}
+        if self._cache is not None:
+            await trio.to_thread.run_sync(self._cache.sweep, set(serving))
         self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == described.COMMAND_CLASS}
         return Registry(objects)
 
@@ -127,51 +127,51 @@ class Catalog:
                 if plugin in self._failed and self._failed[plugin][0] == key:
                     self.broken[plugin.name] = self._failed[plugin][1]
                 elif plugin not in self._known:
-                    self._known[plugin] = (time.time(), await self._said_in_time(plugin))
+                    self._known[plugin] = (time.time(), await self._description_in_time(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
                 if plugin.kind == FOLLOWED or (key and fault.code in _ITS_OWN):
                     self._failed[plugin] = (key, fault.message[:MAX_WHY])
-            self._learned()
+            self._notify()
 
     def _key(self, plugin: hostcalls.Plugin) -> str:
         """Returns the key of a plugin's description in the cache, or "" if it is not kept."""
-        return self._kept.key(plugin) if self._kept is not None else ""
+        return self._cache.key(plugin) if self._cache is not None else ""
 
-    async def _said_in_time(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+    async def _description_in_time(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         for _ in range(1, OWN_TRIES if plugin == BUILTIN else 1):
             with contextlib.suppress(Fault):
-                return await self._said(plugin)
-            self._learned()
-        return await self._said(plugin)
+                return await self._description(plugin)
+            self._notify()
+        return await self._description(plugin)
 
-    async def _said(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+    async def _description(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         """Returns the plugin's description, from the cache or from its host."""
-        kept = self._kept
-        if kept is None or not (key := self._key(plugin)):
+        cache = self._cache
+        if cache is None or not (key := self._key(plugin)):
             return await self._describe(plugin)
-        if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
+        if (data := await trio.to_thread.run_sync(cache.get, plugin.name, key)) is not None:
             with contextlib.suppress(Fault, *UNREADABLE):
-                return described.checked(said)
+                return described.checked(data)
         descriptors = await self._describe(plugin)
-        await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
+        await trio.to_thread.run_sync(cache.put, plugin.name, key, msgspec.json.encode(descriptors))
         return descriptors
 
     def _add(self, objects: dict[Key, Object], plugin: hostcalls.Plugin, consent: Consent) -> str | None:
         """Add all of a plugin's objects or none. Returns the reason if none were added."""
-        made = {object_.key: object_ for object_ in self._objects(plugin)}
-        taken = {key: objects[key].origin.split(" ")[0] for key in made if key in objects}
-        refused = [key for key in sorted(taken) if consent != REPLACE and "/".join(key) not in consent]
-        if refused:
-            class_, name = refused[0]
-            holder = taken[refused[0]]
+        own = {object_.key: object_ for object_ in self._objects(plugin)}
+        holders = {key: objects[key].origin.split(" ")[0] for key in own if key in objects}
+        conflicts = [key for key in sorted(holders) if consent != REPLACE and "/".join(key) not in consent]
+        if conflicts:
+            class_, name = conflicts[0]
+            holder = holders[conflicts[0]]
             mend = f"to take that name: ctx plugin enable {plugin.name} --replace"
             return f"its {class_} {name} is already one of {holder}; {mend}"
-        for key, holder in taken.items():
-            made[key] = replace(made[key], origin=f"{made[key].origin} (replaces that of {holder})")
-        if taken:
-            self.taken[plugin.name] = sorted(map("/".join, taken))
-        objects |= made
+        for key, holder in holders.items():
+            own[key] = replace(own[key], origin=f"{own[key].origin} (replaces that of {holder})")
+        if holders:
+            self.taken[plugin.name] = sorted(map("/".join, holders))
+        objects |= own
         return None
 
     def _objects(self, plugin: hostcalls.Plugin) -> list[Object]:
@@ -179,17 +179,17 @@ class Catalog:
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
         if why := self.broken.get(plugin.name):  # a former version is served
             origin += f" (the former version, as the new one is refused: {one_line(why)[:MAX_TOLD]})"
-        named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
-        return [described.object_of(plugin, origin, registered, told) for told in named]
+        valid = (each for each in descriptors if not each.fault or names.fault_of(each.name) is None)
+        return [described.object_of(plugin, origin, registered, each) for each in valid]
 
     @property
     def wrong(self) -> dict[str, str]:
         """The tools of served plugins that cannot be called, with their faults: a phrase for each plugin."""
-        told = {
-            name: [f"{shown(one.name)[1:-1]}: {one.fault}" for one in self._known[plugin][1] if one.fault]
+        lines = {
+            name: [f"{shown(each.name)[1:-1]}: {each.fault}" for each in self._known[plugin][1] if each.fault]
             for name, plugin in self._serving.items()
         }
-        return {name: "; ".join(faults)[:MAX_WHY] for name, faults in told.items() if faults}
+        return {name: "; ".join(faults)[:MAX_WHY] for name, faults in lines.items() if faults}
 
     @property
     def plugins(self) -> dict[str, str]:
@@ -214,41 +214,45 @@ class Catalog:
         """Wait until a plugin's description has another mark than `unlike`. Returns the new mark, and True if
         the description changes the registry."""
         host = await self._pool.acquire(plugin, describer())
-        said = None
+        answer = None
         try:
-            if (said := await _asked(host, unlike)) is None:
+            if (answer := await _answer(host, unlike)) is None:
                 await ended(host)
         finally:
             # A host that has answered is asked again: a new host would not know the tools that this one has.
-            if host.identity.label and said is None:
+            if host.identity.label and answer is None:
                 self._pool.retire(host)
             self._pool.release(host)
-        if said is None:
+        if answer is None:
             raise Fault("EPROTO", f"its process {host.describe_end()}")
         known = self._known.get(plugin)
         self._failed.pop(plugin, None)
-        self._marks[plugin] = said.mark
-        is_new = known is None or known[1] != said.descriptors
+        self._marks[plugin] = answer.mark
+        is_new = known is None or known[1] != answer.descriptors
         if is_new:
-            self._known[plugin] = (time.time(), said.descriptors)
-        return said.mark, is_new
+            self._known[plugin] = (time.time(), answer.descriptors)
+        return answer.mark, is_new
 
     async def besides(self, host: Host, unlike: str) -> str:
         """Wait until a server's tools in a user's host differ from the answer with the mark `unlike`, and
         keep those that only this user has. Returns the mark of the answer, or "" when the host has ended."""
         plugin, uid = host.plugin, host.identity.uid
-        said = None
+        answer = None
         with contextlib.suppress(Fault):
-            said = await _asked(host, unlike or self._marks.get(plugin, ""))
-        known = {told.name for told in self._known.get(plugin, (0.0, []))[1]}
+            answer = await _answer(host, unlike or self._marks.get(plugin, ""))
+        known = {each.name for each in self._known.get(plugin, (0.0, []))[1]}
         begin, origin = f"{plugin.name.removeprefix(PREFIX)}.", f"plugin:{plugin.name}@{plugin.version}"
-        told = said.descriptors if said else []
-        own = [one for one in told if one.name not in known and one.name.startswith(begin) and not one.fault]
-        made = (described.object_of(plugin, origin, time.time(), one) for one in own[:MAX_BESIDES])
-        self._besides[plugin, uid] = tuple(replace(one, home=uid) for one in made)
+        descriptors = answer.descriptors if answer else []
+        own = [
+            each
+            for each in descriptors
+            if each.name not in known and each.name.startswith(begin) and not each.fault
+        ]
+        objects = (described.object_of(plugin, origin, time.time(), each) for each in own[:MAX_BESIDES])
+        self._besides[plugin, uid] = tuple(replace(tool, home=uid) for tool in objects)
         if not own:
             del self._besides[plugin, uid]
-        return said.mark if said else ""
+        return answer.mark if answer else ""
 
     def note(self, plugin: hostcalls.Plugin, why: str) -> None:
         """Keep the reason why a plugin that is followed still has no description."""
@@ -263,9 +267,9 @@ class Catalog:
         descriptors = None
         try:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
-                if (said := await _asked(host)) is None:
+                if (answer := await _answer(host)) is None:
                     await ended(host)  # before it is killed here
-                descriptors = said.descriptors if said else None
+                descriptors = answer.descriptors if answer else None
         finally:
             # A labelled host is of no more use, as no caller may call it or look into it. A host that failed
             # would fail again after its plugin was mended. A server that is still being started is followed
@@ -288,7 +292,7 @@ class _Said(NamedTuple):
     descriptors: list[hostcalls.Descriptor]
 
 
-async def _asked(host: Host, unlike: str = "") -> _Said | None:
+async def _answer(host: Host, unlike: str = "") -> _Said | None:
     """Returns the host's description of its plugin, or None if the host breaks off."""
     try:
         payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
@@ -297,11 +301,11 @@ async def _asked(host: Host, unlike: str = "") -> _Said | None:
         raise Fault("EPROTO", f"its description cannot be read: {why_unread(error)}") from None
 
 
-def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:
+def _former(former: hostcalls.Plugin | None, current: hostcalls.Plugin | None) -> hostcalls.Plugin | None:
     """Returns the former version if it may replace a broken new one. A former version with the same files may
     not: it would keep a permission that was taken away."""
-    same_files = served is not None and wanted is not None and "" != served.path == wanted.path
-    return None if same_files and served != wanted else served
+    same_files = former is not None and current is not None and "" != former.path == current.path
+    return None if same_files and former != current else former
 
 
 def describer() -> hostcalls.Identity:

@@ -47,12 +47,12 @@ class Commands:
         self,
         state: Path,
         serving: Callable[[str], hostcalls.Plugin | None],
-        one: Callable[[str], hostcalls.Plugin],
+        find: Callable[[str], hostcalls.Plugin],
     ) -> None:
         self._base = state / directory.FOLDER
         self._serving = serving
-        self._one = one  # returns an installed plugin, served or not; it blocks
-        self._served: Mapping[str, Object] = {}
+        self._find = find  # returns an installed plugin, served or not; it blocks
+        self._commands: Mapping[str, Object] = {}
         self._missing: dict[str, _Line] = {}
         self._read: dict[Path, tuple[str, _Declared]] = {}
         self._text = b""
@@ -60,29 +60,29 @@ class Commands:
     def text(self) -> bytes:
         return self._text
 
-    def apply(self, served: Mapping[str, Object], plugins: Mapping[str, str]) -> None:
+    def apply(self, commands: Mapping[str, Object], plugins: Mapping[str, str]) -> None:
         """Show these commands from now on. `plugins` has the fault of each enabled plugin, or "".
 
         This reads the manifests of the other plugins, so it blocks.
         """
-        have = {one.plugin.name for one in served.values() if one.plugin}
+        owners = {command.plugin.name for command in commands.values() if command.plugin}
         missing = {
             name: _Line(name, plugin, _status(plugin, kind, plugins))
-            for plugin, (kind, names) in self._idle(have).items()
+            for plugin, (kind, names) in self._idle(owners).items()
             for name in names
-            if name not in served
+            if name not in commands
         }
         lines = [
-            *(_line(served[name]) for name in sorted(served)),
+            *(_line(commands[name]) for name in sorted(commands)),
             *map(msgspec.json.encode, missing.values()),
         ]
-        self._served, self._missing = served, missing
+        self._commands, self._missing = commands, missing
         self._text = b"".join(line + b"\n" for line in lines)
 
-    def _idle(self, served: Collection[str]) -> dict[str, _Declared]:
+    def _idle(self, active: Collection[str]) -> dict[str, _Declared]:
         read = {}
         for folder in directory.folders(self._base):
-            if folder.name not in served and (stamp := stamps.of_files([folder / FILE])):
+            if folder.name not in active and (stamp := stamps.of_files([folder / FILE])):
                 known = self._read.get(folder)
                 read[folder] = known if known and known[0] == stamp else (stamp, _declared(folder))
         self._read = read
@@ -93,10 +93,10 @@ class Commands:
         name, *rest = [os.fsdecode(word) for word in words] or [""]
         if name == UNINSTALL and rest:
             return await self._last(rest[0], uid), [b"{}"]
-        if (found := self._served.get(name)) is None:
-            lost = self._missing.get(name)
-            if lost:
-                raise Fault("EHOSTDOWN", f"its plugin {lost.plugin} is {lost.status}")
+        if (found := self._commands.get(name)) is None:
+            line = self._missing.get(name)
+            if line:
+                raise Fault("EHOSTDOWN", f"its plugin {line.plugin} is {line.status}")
             raise Fault("ENOENT", f"there is no command {name!r} of a plugin (any more)")
         if len(rest) != 1 or not rest[0].startswith("{"):
             raise Fault("EINVAL", f"it takes one JSON object; run it with: cortex {name}")
@@ -108,7 +108,7 @@ class Commands:
             raise Fault("EPERM", f"only the owner of this mount uninstalls {name}")
         plugin = self._serving(name)
         if plugin is None:
-            plugin = await trio.to_thread.run_sync(self._one, name)
+            plugin = await trio.to_thread.run_sync(self._find, name)
         if plugin.kind != hostcalls.ESM:
             raise Fault("EINVAL", f"{name} is not a JavaScript plugin, so it has no hooks")
         return Object(
@@ -129,10 +129,10 @@ def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
     return f"broken: {one_line(plugins[plugin]) or (denied if kind == hostcalls.ESM else unable)}"
 
 
-def _line(served: Object) -> bytes:
-    assert served.plugin is not None
-    said = msgspec.json.decode(served.extra[DECLARED])
-    return msgspec.json.encode(said | {"plugin": served.plugin.name, "status": served.status})
+def _line(command: Object) -> bytes:
+    assert command.plugin is not None
+    declaration = msgspec.json.decode(command.extra[DECLARED])
+    return msgspec.json.encode(declaration | {"plugin": command.plugin.name, "status": command.status})
 
 
 def _declared(folder: Path) -> _Declared:

@@ -59,26 +59,26 @@ def why_not(
         return None
     names = [*enabled, name]
     every = _every(base, packaged, names)
-    peers = _told_by(own).peers
+    peers = _installed(own).peers
     names += [peer for peer in peers if peer in every and name in every[peer].peers]
-    every = _every(base, packaged, names) | {name: _told_by(own)}
+    every = _every(base, packaged, names) | {name: _installed(own)}
     return load_order(every.values()).refused.get(name)
 
 
 def _every(
     base: Path, packaged: Iterable[FoundPlugin], enabled: Collection[str]
 ) -> dict[str, InstalledPlugin]:
-    found = [InstalledPlugin(one.plugin.name, _version(one.plugin.version)) for one in packaged]
+    found = [InstalledPlugin(entry.plugin.name, _version(entry.plugin.version)) for entry in packaged]
     for folder in directory.folders(base):
         with contextlib.suppress(Fault):
-            found.append(_told_by(directory.read(folder)))
-    return {one.name: msgspec.structs.replace(one, enabled=one.name in enabled) for one in found}
+            found.append(_installed(directory.read(folder)))
+    return {entry.name: msgspec.structs.replace(entry, enabled=entry.name in enabled) for entry in found}
 
 
-def _told_by(manifest: Manifest) -> InstalledPlugin:
+def _installed(manifest: Manifest) -> InstalledPlugin:
     if manifests.is_json(manifest):
-        said = manifest.json
-        return InstalledPlugin(said.name, said.version, said.dependencies, said.peer_dependencies)
+        fields = manifest.json
+        return InstalledPlugin(fields.name, fields.version, fields.dependencies, fields.peer_dependencies)
     return InstalledPlugin(manifest.name, _version(manifest.version))
 
 
@@ -114,39 +114,39 @@ class EnableOrder(msgspec.Struct, frozen=True):
 
 def load_order(plugins: Iterable[InstalledPlugin]) -> EnableOrder:
     """Returns the enabled plugins in the order in which they load, and the refused ones."""
-    given = {one.name: one for one in plugins}
-    every = dict(sorted(given.items()))
-    faults = {name: fault for name, one in every.items() if (fault := _fault(one, every))}
-    enabled = [name for name, one in given.items() if one.enabled]
-    refused = {name: told for name in enabled if (told := _told(name, every, faults))}
+    by_name = {plugin.name: plugin for plugin in plugins}
+    every = dict(sorted(by_name.items()))
+    faults = {name: fault for name, plugin in every.items() if (fault := _fault(plugin, every))}
+    enabled = [name for name, plugin in by_name.items() if plugin.enabled]
+    refused = {name: reason for name in enabled if (reason := _reason(name, every, faults))}
     return EnableOrder(_sorted([name for name in enabled if name not in refused], every), refused)
 
 
 def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[str, ...]:
     """Returns the names, each after its dependencies. These are among the names, and have no cycle."""
-    done = {HOST}
+    loaded = {HOST}
     order: list[str] = []
     while waiting:
-        name = next(name for name in waiting if every[name].dependencies.keys() <= done)
+        name = next(name for name in waiting if every[name].dependencies.keys() <= loaded)
         waiting.remove(name)
-        done.add(name)
+        loaded.add(name)
         order.append(name)
     return tuple(order)
 
 
-def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault | None:
+def _fault(plugin: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault | None:
     """Returns the fault of a plugin's own needs, or of a circle with the plugin in it."""
-    if circle := _circle(one.name, every):
+    if circle := _circle(plugin.name, every):
         return circle, "which is a cycle; their authors must break it"
-    for wanted, range_ in _needs(one):
-        if why := _unmet(wanted, range_, every):
-            return (wanted,), why
+    for need, range_ in _needs(plugin):
+        if why := _unmet(need, range_, every):
+            return (need,), why
     return None
 
 
-def _told(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
+def _reason(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
     """Returns a sentence of the shortest way from a plugin to a plugin at fault, or None if it can load."""
-    for way in _ways(name, lambda one: [wanted for wanted, _ in _needs(every[one]) if wanted != HOST]):
+    for way in _ways(name, lambda plugin: [need for need, _ in _needs(every[plugin]) if need != HOST]):
         if fault := faults.get(way[-1]):
             rest, why = fault
             return f"{_chain((*way, *rest), every)}, {why}"
@@ -159,40 +159,40 @@ def _ways(start: str, needed: Callable[[str], Iterable[str]]) -> Iterator[tuple[
     seen = {start}
     for way in ways:  # the list grows meanwhile
         yield way
-        for wanted in needed(way[-1]):
-            if wanted not in seen:
-                seen.add(wanted)
-                ways.append((*way, wanted))
+        for need in needed(way[-1]):
+            if need not in seen:
+                seen.add(need)
+                ways.append((*way, need))
 
 
-def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
-    return sorted([*one.dependencies.items(), *one.peers.items()])
+def _needs(plugin: InstalledPlugin) -> list[tuple[str, str]]:
+    return sorted([*plugin.dependencies.items(), *plugin.peers.items()])
 
 
-def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin]) -> str | None:
+def _unmet(need: str, range_: str, every: Mapping[str, InstalledPlugin]) -> str | None:
     """Returns the reason why a need is not met, with the mend, or None if it is met."""
-    there = InstalledPlugin(HOST, HOST_VERSION) if wanted == HOST else every.get(wanted)
-    if there is None:
-        return f"which is not installed; install it with ctx plugin install {wanted}"
-    if not there.enabled:
-        return f"which is not enabled; enable it with ctx plugin enable {wanted}"
-    if not semver.satisfies(semver.parse(there.version), semver.parse_range(range_)):
-        if wanted == HOST:
+    plugin = InstalledPlugin(HOST, HOST_VERSION) if need == HOST else every.get(need)
+    if plugin is None:
+        return f"which is not installed; install it with ctx plugin install {need}"
+    if not plugin.enabled:
+        return f"which is not enabled; enable it with ctx plugin enable {need}"
+    if not semver.satisfies(semver.parse(plugin.version), semver.parse_range(range_)):
+        if need == HOST:
             return f"and this host is {HOST} {HOST_VERSION}; install a version of the plugin that takes it"
-        return f"and {wanted} {there.version} is installed; install a version in {range_}"
+        return f"and {need} {plugin.version} is installed; install a version in {range_}"
     return None
 
 
 def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
     """Returns a chain such as: alpha needs beta ^1.0.0, which needs gamma *"""
-    told = []
-    for name, wanted in pairwise(way):
-        range_ = dict(_needs(every[name]))[wanted]
-        told.append(f"needs {wanted} {range_}".rstrip())
-    return f"{way[0]} " + ", which ".join(told)
+    phrases = []
+    for name, need in pairwise(way):
+        range_ = dict(_needs(every[name]))[need]
+        phrases.append(f"needs {need} {range_}".rstrip())
+    return f"{way[0]} " + ", which ".join(phrases)
 
 
 def _circle(start: str, every: Mapping[str, InstalledPlugin]) -> tuple[str, ...] | None:
     """Returns the shortest way along dependencies back to a plugin, without the plugin at its beginning."""
-    ways = _ways(start, lambda one: sorted(every[one].dependencies.keys() & every.keys()))
+    ways = _ways(start, lambda plugin: sorted(every[plugin].dependencies.keys() & every.keys()))
     return next(((*way[1:], start) for way in ways if start in every[way[-1]].dependencies), None)

@@ -38,42 +38,42 @@ def checked(payload: bytes) -> list[hostcalls.Descriptor]:
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     found = [judged(descriptor) for descriptor in descriptors]
-    if found and all(one.fault for one in found):
+    if found and all(each.fault for each in found):
         raise Fault("EINVAL", found[0].fault)
     return found
 
 
-def judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
+def judged(descriptor: hostcalls.Descriptor) -> hostcalls.Descriptor:
     """Returns the descriptor, or for a wrong tool one with its name and its fault. A wrong model or command
     fails its plugin."""
     try:
-        _check(told)
+        _check(descriptor)
     except Fault as fault:
-        if told.model is not None or told.command is not None:
+        if descriptor.model is not None or descriptor.command is not None:
             raise
-        return hostcalls.Descriptor(told.name, "", {}, fault=one_line(fault.message)[:MAX_WHY])
-    return replace(told, timeout_secs=targets.seconds_of(told.timeout_secs))
+        return hostcalls.Descriptor(descriptor.name, "", {}, fault=one_line(fault.message)[:MAX_WHY])
+    return replace(descriptor, timeout_secs=targets.seconds_of(descriptor.timeout_secs))
 
 
-def _check(told: hostcalls.Descriptor) -> None:
-    if told.fault:
-        raise Fault("EINVAL", told.fault)
-    if told.command is not None:
-        _check_command(told.name, told.command)
-    elif told.model is None:
-        names.check_object("tool", told.name)
+def _check(descriptor: hostcalls.Descriptor) -> None:
+    if descriptor.fault:
+        raise Fault("EINVAL", descriptor.fault)
+    if descriptor.command is not None:
+        _check_command(descriptor.name, descriptor.command)
+    elif descriptor.model is None:
+        names.check_object("tool", descriptor.name)
     else:
-        _check_model(told.name, told.model)
-    if told.timeout_secs is not None and told.timeout_secs < 0:
-        raise Fault("EINVAL", f"the timeout of {told.name} is under 0 s")
-    for effect in told.capabilities.effects:  # policy relies on lines of words
+        _check_model(descriptor.name, descriptor.model)
+    if descriptor.timeout_secs is not None and descriptor.timeout_secs < 0:
+        raise Fault("EINVAL", f"the timeout of {descriptor.name} is under 0 s")
+    for effect in descriptor.capabilities.effects:  # policy relies on lines of words
         words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
         if not all(map(_WORD.fullmatch, words)):
-            raise Fault("EINVAL", f"an effect of {told.name} may have letters, _ and - only: {words}")
-    if len(msgspec.json.encode(told.input_schema)) > MAX_SCHEMA:
-        raise Fault("EINVAL", f"the schema of {told.name} is over {MAX_SCHEMA >> 10} KiB")
-    if len(told.description) > MAX_DESCRIPTION:
-        raise Fault("EINVAL", f"the description of {told.name} is over {MAX_DESCRIPTION} characters")
+            raise Fault("EINVAL", f"an effect of {descriptor.name} may have letters, _ and - only: {words}")
+    if len(msgspec.json.encode(descriptor.input_schema)) > MAX_SCHEMA:
+        raise Fault("EINVAL", f"the schema of {descriptor.name} is over {MAX_SCHEMA >> 10} KiB")
+    if len(descriptor.description) > MAX_DESCRIPTION:
+        raise Fault("EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters")
 
 
 def object_of(
@@ -147,17 +147,17 @@ MAX_DECLARED = 32 << 10
 
 
 def _check_command(name: str, declared: dict[str, Any]) -> None:
-    said = msgspec.convert(declared, CommandField)
-    for problem in of_commands((said,)):
+    field = msgspec.convert(declared, CommandField)
+    for problem in of_commands((field,)):
         raise Fault("EINVAL", f"its declaration of a command is wrong: {problem.told('cliCommands')}")
-    if name != COMMAND + said.name:
-        raise Fault("EINVAL", f"its command {said.name} has another name in its declaration")
-    if len(msgspec.json.encode(said)) > MAX_DECLARED:
-        raise Fault("EINVAL", f"the declaration of its command {said.name} is over {MAX_DECLARED >> 10} KiB")
+    if name != COMMAND + field.name:
+        raise Fault("EINVAL", f"its command {field.name} has another name in its declaration")
+    if len(msgspec.json.encode(field)) > MAX_DECLARED:
+        raise Fault("EINVAL", f"the declaration of its command {field.name} is over {MAX_DECLARED >> 10} KiB")
 
 
 def _command(tool: Object, declared: dict[str, Any]) -> Object:
     """Returns the command that a tool with a declaration is."""
-    said = msgspec.json.encode(msgspec.convert(declared, CommandField)).decode()
+    declaration = msgspec.json.encode(msgspec.convert(declared, CommandField)).decode()
     name = tool.name.removeprefix(COMMAND)
-    return replace(tool, class_=COMMAND_CLASS, name=name, extra={CALL: tool.name, DECLARED: said})
+    return replace(tool, class_=COMMAND_CLASS, name=name, extra={CALL: tool.name, DECLARED: declaration})

@@ -64,11 +64,11 @@ class Descriptions:
             return None
         return bytes(answer.said) if answer.asked == key else None
 
-    def put(self, name: str, key: str, said: bytes) -> None:
+    def put(self, name: str, key: str, description: bytes) -> None:
         """Keep a description if possible. A full disk is no fault."""
         if _surroundings() != self._around:  # they changed: the description may be of the old or the new ones
             return
-        data = msgspec.json.encode(_Answer(key, msgspec.Raw(said)))
+        data = msgspec.json.encode(_Answer(key, msgspec.Raw(description)))
         if len(data) <= MAX_FILE:
             with contextlib.suppress(OSError):
                 self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -85,10 +85,10 @@ class Descriptions:
 def _read(path: Path) -> bytes:
     """Reads a file that no other user can have written. Raises OSError for any other file."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        seen = os.fstat(file.fileno())
-        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise PermissionError(path)
-        if seen.st_size > MAX_FILE:
+        if status.st_size > MAX_FILE:
             raise OSError(path)
         return file.read(MAX_FILE)
 

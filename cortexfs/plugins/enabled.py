@@ -31,7 +31,7 @@ from cortexfs.plugins.install import decisions, install
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.install.install import Copies
 from cortexfs.plugins.package import directory, manifests, package, records
-from cortexfs.plugins.package import targets as as_told
+from cortexfs.plugins.package import targets as declared_targets
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.texts import PluginText
 from cortexfs.plugins.trust import openpgp, signing
@@ -68,21 +68,21 @@ class _Withdrawn(Fault):
 
 class Offers:
     def __init__(
-        self, where: Config, read: Callable[[], object] = object, gpgv: Callable[[Path], bytes] = openpgp.run
+        self, config: Config, read: Callable[[], object] = object, gpgv: Callable[[Path], bytes] = openpgp.run
     ) -> None:
         """`read` is called when an installed plugin has been read, and `gpgv` to check a signature, in the
         thread of `load`."""
         self._gpgv = gpgv
-        self._config = where
-        self._told_read = read
-        self._base = where.state / directory.FOLDER
-        self._copies = Copies(place_of(where.state))
-        self._trust = TrustStore(where.state)
-        self._settings = decisions.DecisionStore(where.state)
-        self._keys = where.directory / openpgp.KEYS
+        self._config = config
+        self._notify_read = read
+        self._base = config.state / directory.FOLDER
+        self._copies = Copies(place_of(config.state))
+        self._trust = TrustStore(config.state)
+        self._settings = decisions.DecisionStore(config.state)
+        self._keys = config.directory / openpgp.KEYS
         self._decisions = (self._trust.path, self._settings.path, self._keys)
         self._loaded: dict[str, hostcalls.Plugin] = {}
-        self._seen: dict[Path, tuple[tuple[str, ...], _Seen]] = {}
+        self._cache: dict[Path, tuple[tuple[str, ...], _Seen]] = {}
 
     def settle(self) -> None:
         """Restore files that a killed installation had moved aside. Call this once before `load`."""
@@ -93,7 +93,7 @@ class Offers:
         """Returns all enabled plugins. Blocks, as it reads files."""
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
-        packaged = {one.plugin.name: one for one in found()}
+        packaged = {each.plugin.name: each for each in found()}
         decided = tuple(stamps.of_files([path]) for path in self._decisions)
         plugins: list[hostcalls.Plugin] = []
         faults: dict[str, str] = {}
@@ -104,10 +104,10 @@ class Offers:
             elif name in installed and name in packaged:
                 faults[name] = f"a Python package has a plugin {name}, too; uninstall one of them"
             elif name in installed:
-                seen = self._look(installed[name], decided)
-                plugins += [seen.plugin] if seen.plugin else []
-                faults |= {name: seen.fault} if seen.fault else {}
-                withdrawn |= {name} if seen.withdrawn else set()
+                entry = self._look(installed[name], decided)
+                plugins += [entry.plugin] if entry.plugin else []
+                faults |= {name: entry.fault} if entry.fault else {}
+                withdrawn |= {name} if entry.withdrawn else set()
             elif name not in packaged:
                 mend = f"install it, or: ctx plugin disable {name}"
                 faults[name] = f"it is enabled and not installed; {mend}"
@@ -116,12 +116,12 @@ class Offers:
                 faults[name] = fault
             else:
                 plugins.append(_marked(packaged[name]))
-        self._seen = {path: seen for path, seen in self._seen.items() if path.name in names}
-        if any(seen.needs for _, seen in self._seen.values()):
+        self._cache = {path: entry for path, entry in self._cache.items() if path.name in names}
+        if any(entry.needs for _, entry in self._cache.values()):
             plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._loaded = {plugin.name: plugin for plugin in plugins}
         consents = config.consents(self._config)
-        texts = tuple(one for path in sorted(self._seen) for one in self._seen[path][1].texts)
+        texts = tuple(each for path in sorted(self._cache) for each in self._cache[path][1].texts)
         return EnabledPlugins(tuple(plugins), faults, consents, frozenset(withdrawn), texts)
 
     def _ordered(
@@ -148,25 +148,25 @@ class Offers:
         folders = {path.name: path for path in directory.folders(self._base)}
         if name not in folders:
             raise Fault("ENOENT", f"no plugin {name} is installed")
-        seen = self._read(folders[name])
-        if seen.plugin is None:
-            raise Fault("EHOSTDOWN", seen.fault or "it has no tools to load")
-        return seen.plugin
+        entry = self._read(folders[name])
+        if entry.plugin is None:
+            raise Fault("EHOSTDOWN", entry.fault or "it has no tools to load")
+        return entry.plugin
 
-    def sweep(self, used: Iterable[hostcalls.Plugin | None]) -> None:
-        """Remove the copies that neither a plugin of `used` nor the next load needs."""
-        kept = {plugin.path for plugin in used if plugin}
-        kept |= {seen.place for _, seen in self._seen.values() if seen.place}
-        self._copies.sweep(kept)
+    def sweep(self, plugins: Iterable[hostcalls.Plugin | None]) -> None:
+        """Remove the copies that neither a plugin of `plugins` nor the next load needs."""
+        places = {plugin.path for plugin in plugins if plugin}
+        places |= {entry.place for _, entry in self._cache.values() if entry.place}
+        self._copies.sweep(places)
 
     def _look(self, folder: Path, decided: tuple[str, ...]) -> _Seen:
         before = (stamps.of_folder(folder), *decided)
-        known = self._seen.get(folder)
+        known = self._cache.get(folder)
         # A fault may have another cause, such as a full disk or a missing package.
         if known is None or known[0] != before or known[1].fault:
-            self._seen[folder] = (before, self._read(folder))
-            self._told_read()
-        return self._seen[folder][1]
+            self._cache[folder] = (before, self._read(folder))
+            self._notify_read()
+        return self._cache[folder][1]
 
     def _read(self, folder: Path) -> _Seen:
         try:
@@ -184,8 +184,8 @@ class Offers:
                 )
                 return _Seen(joined, needs=dependencies.any_of(tree.manifest), place=str(place))
             plugin = declared(tree, place)
-            said = texts.of_plugin(tree.manifest.name, tree.contents, place)
-            return _Seen(plugin and replace(plugin, trusted=trusted), place=str(place), texts=said)
+            found = texts.of_plugin(tree.manifest.name, tree.contents, place)
+            return _Seen(plugin and replace(plugin, trusted=trusted), place=str(place), texts=found)
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 
@@ -211,8 +211,8 @@ class Offers:
     def _check_key(self, manifest: fields.JsonManifest, tree: PackageFiles, key: str) -> None:
         try:
             why = openpgp.unchecked(manifest, self._keys)
-            by = openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
-            if why or by != key:
+            signer = openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
+            if why or signer != key:
                 raise Fault("EPERM", why or "its OpenPGP signature is of another key")
         except Fault as fault:
             mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"
@@ -231,10 +231,10 @@ def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
     if manifest.python:
         kind, target, path = "python", manifest.python.entry, str(place / "lib")
     elif library:
-        kind, target = targets.NATIVE, targets.target(as_told.library(str(place / library)))
+        kind, target = targets.NATIVE, targets.target(declared_targets.library(str(place / library)))
     else:
         kind, target = targets.PROCESS, targets.target(_programs(manifest, tree, place))
-    confined = as_told.sandbox(manifest, place)
+    confined = declared_targets.sandbox(manifest, place)
     # A program's effects have its plugin's capabilities already.
     rights = () if kind == targets.PROCESS else governance.process_rights(manifest)
     name, version, files = manifest.name, manifest.version, records.digest(tree)
@@ -251,18 +251,18 @@ def _marked(found: FoundPlugin) -> hostcalls.Plugin:
 def _programs(manifest: Manifest, tree: PackageFiles, place: Path) -> targets.Programs:
     native = manifest.native
     assert native is not None
-    commands = [as_told.resolve(tool, place) for tool in native.tools]
-    made = targets.programs(manifest, commands, native.protocol, records.digest(tree))
-    memory, seconds = as_told.limits(manifest)
+    commands = [declared_targets.resolve(tool, place) for tool in native.tools]
+    programs = targets.programs(manifest, commands, native.protocol, records.digest(tree))
+    memory, seconds = declared_targets.limits(manifest)
     tools = (
         replace(
             tool,
             memory_bytes=_least(tool.memory_bytes, memory),
             cpu_seconds=_least(tool.cpu_seconds, seconds),
         )
-        for tool in made.tools
+        for tool in programs.tools
     )
-    return replace(made, tools=tuple(tools))
+    return replace(programs, tools=tuple(tools))
 
 
 def _least(*limits: int | None) -> int | None:

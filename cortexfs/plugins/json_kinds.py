@@ -43,8 +43,8 @@ class Given(NamedTuple):
     def file(self) -> Path:
         """The entry point: a file of the plugin, or one that its installation fetched."""
         within = files_of(self.entry) or (fetched.MODULE,)
-        there = (path for path in within if (self.place / path).is_file())
-        return self.place / next(there, within[-1])
+        paths = (path for path in within if (self.place / path).is_file())
+        return self.place / next(paths, within[-1])
 
 
 class LoaderTarget(NamedTuple):
@@ -55,31 +55,31 @@ class LoaderTarget(NamedTuple):
     rights: tuple[hostcalls.Effect, ...] = ()
 
 
-def _esm(given: Given) -> LoaderTarget:
-    found = _fetched(given.place)
-    is_file = given.entry.form not in REMOTE
+def _esm(options: Given) -> LoaderTarget:
+    found = _fetched(options.place)
+    is_file = options.entry.form not in REMOTE
     if not is_file and not found:
-        told = f"its module is {given.entry.text}, which is fetched at the installation"
-        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
+        sentence = f"its module is {options.entry.text}, which is fetched at the installation"
+        raise Fault("ENOENT", f"{sentence}; install it with: ctx plugin install")
     module = files.esm(
-        os.path.normpath(given.file) if is_file else given.entry.text,
-        str(given.place),
-        capabilities=given.capabilities.capabilities,
-        config=dict(given.settings),
-        private=given.private,
-        events=given.manifest.events,
-        commands=given.manifest.cli_commands,
-        providers={one.kind: one.default_model for one in given.manifest.config.providers},
-        labels={one.kind: one.label for one in given.manifest.config.providers},
-        dry_runs=_dry_runs(given.manifest),
-        words=words_of(given.manifest),
+        os.path.normpath(options.file) if is_file else options.entry.text,
+        str(options.place),
+        capabilities=options.capabilities.capabilities,
+        config=dict(options.settings),
+        private=options.private,
+        events=options.manifest.events,
+        commands=options.manifest.cli_commands,
+        providers={provider.kind: provider.default_model for provider in options.manifest.config.providers},
+        labels={provider.kind: provider.label for provider in options.manifest.config.providers},
+        dry_runs=_dry_runs(options.manifest),
+        words=words_of(options.manifest),
         fetched=found,
     )
-    has = given.capabilities.capabilities
+    grants = options.capabilities.capabilities
     return LoaderTarget(
         targets.target(module),
-        hooks=hooks(has, given.manifest.events),
-        rights=capabilities.process_rights(has),
+        hooks=hooks(grants, options.manifest.events),
+        rights=capabilities.process_rights(grants),
     )
 
 
@@ -92,18 +92,18 @@ def _fetched(place: Path) -> targets.FetchedPackages | None:
     return targets.FetchedPackages(str(folder), registries)
 
 
-def _wasm(given: Given) -> LoaderTarget:
-    if not given.file.is_file():
-        told = f"its module is at {given.entry.text}, which is fetched at the installation"
-        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
+def _wasm(options: Given) -> LoaderTarget:
+    if not options.file.is_file():
+        sentence = f"its module is at {options.entry.text}, which is fetched at the installation"
+        raise Fault("ENOENT", f"{sentence}; install it with: ctx plugin install")
     module = files.wasm(
-        str(given.file),
-        capabilities=given.capabilities.capabilities,
-        config=dict(given.settings),
-        environment=targets.environment_of(given.manifest.name, os.environ),
-        private=given.private,
-        dry_runs=_dry_runs(given.manifest),
-        words=words_of(given.manifest),
+        str(options.file),
+        capabilities=options.capabilities.capabilities,
+        config=dict(options.settings),
+        environment=targets.environment_of(options.manifest.name, os.environ),
+        private=options.private,
+        dry_runs=_dry_runs(options.manifest),
+        words=words_of(options.manifest),
     )
     return LoaderTarget(targets.target(module))
 
@@ -112,14 +112,14 @@ def _dry_runs(manifest: JsonManifest) -> tuple[str, ...]:
     return tuple(tool.name for tool in manifest.tools if tool.dry_run)
 
 
-def _mcp(given: Given) -> LoaderTarget:
-    manifest = given.manifest
+def _mcp(options: Given) -> LoaderTarget:
+    manifest = options.manifest
     endpoint = targets.RpcEndpoint(
-        given.entry.text,
+        options.entry.text,
         manifest.description,
         tuple(tool.name for tool in manifest.tools),
-        given.capabilities.capabilities,
-        given.private,
+        options.capabilities.capabilities,
+        options.private,
     )
     return LoaderTarget(targets.target(endpoint))
 
@@ -131,53 +131,53 @@ KINDS: Mapping[str, Callable[[Given], LoaderTarget]] = {
 }
 
 
-def held(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> list[str]:
+def reach(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> list[str]:
     """Returns lines about a plugin's reach if it gets all that it asks for, and the layers that hold it."""
-    return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
+    return list(_LINES[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _LINES else []
 
 
-def _held_esm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
-    given = capabilities.deno_permissions(manifest.capabilities)
-    by = "held by Deno and Landlock" if has_landlock else "held by Deno"
-    here = " and its caller's directory"
-    if "run" in given:
+def _reach_esm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    permissions = capabilities.deno_permissions(manifest.capabilities)
+    holder = "held by Deno and Landlock" if has_landlock else "held by Deno"
+    directory = " and its caller's directory"
+    if "run" in permissions:
         yield "runs: every program that its caller may run, as its caller: not limited"
         yield "reads, writes and reaches: everything that its caller may, by these programs: not limited"
     else:
-        written = "its caller's directory" if is_fetched else f"its own folder{here}"
+        written = "its caller's directory" if is_fetched else f"its own folder{directory}"
         yield "runs: no programs: held by Deno"
-        yield f"reads: its own folder{here if 'read' in given else ''}: {by}"
-        yield f"writes: {written if 'write' in given else 'nothing'}: {by}"
-        yield _reached("net" in given, "Deno", "Deno and seccomp")
+        yield f"reads: its own folder{directory if 'read' in permissions else ''}: {holder}"
+        yield f"writes: {written if 'write' in permissions else 'nothing'}: {holder}"
+        yield _reached("net" in permissions, "Deno", "Deno and seccomp")
     yield "some 1 GiB of memory and 30 s a call: held by the host"
     if is_fetched:
         yield "imports: the modules that were fetched when it was installed: held by Deno and hashes"
 
 
-def _held_rpc(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+def _reach_rpc(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
     is_asked = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
-    where = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
+    target = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
     yield "reads, writes and runs: nothing, as it has no code here: held by the host"
-    yield f"reaches: {where}: held by the host"
+    yield f"reaches: {target}: held by the host"
     yield "16 MiB and 30 s an answer: held by the host"
 
 
-def _held_wasm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+def _reach_wasm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
     may_ask = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
     yield "reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine"
     yield _reached(may_ask, "the host", "the host")
     yield "32 MiB of memory and 120 s a call: held by the WebAssembly engine"
 
 
-def _reached(may: bool, by: str, closed_by: str) -> str:
-    public = f"public addresses, and networks that --private names: held by {by}"
+def _reached(may: bool, holder: str, closed_by: str) -> str:
+    public = f"public addresses, and networks that --private names: held by {holder}"
     return f"reaches: {public if may else f'nothing: held by {closed_by}'}"
 
 
-_HELD: Mapping[str, Callable[[JsonManifest, bool, bool], Iterator[str]]] = {
-    targets.ESM: _held_esm,
-    targets.RPC: _held_rpc,
-    targets.WASM: _held_wasm,
+_LINES: Mapping[str, Callable[[JsonManifest, bool, bool], Iterator[str]]] = {
+    targets.ESM: _reach_esm,
+    targets.RPC: _reach_rpc,
+    targets.WASM: _reach_wasm,
 }
 
 
@@ -186,21 +186,21 @@ def plugin(
 ) -> hostcalls.Plugin:
     """Returns the plugin for its hosts. `keeps` is the folder of its users' state."""
     if manifest.kind not in KINDS:
-        there = ", ".join(KINDS)
-        raise Fault("EINVAL", f"this version does not run plugins of kind {manifest.kind}, only {there}")
+        kinds = ", ".join(KINDS)
+        raise Fault("EINVAL", f"this version does not run plugins of kind {manifest.kind}, only {kinds}")
     entry = entry_of(manifest.entry_point)
     assert entry is not None  # the reader of manifests has checked it
-    has, values = granted(manifest, chosen), _values(manifest, chosen)
-    told = KINDS[manifest.kind](Given(manifest, place, entry, has, values, chosen.private))
+    grants, values = granted(manifest, chosen), _values(manifest, chosen)
+    target = KINDS[manifest.kind](Given(manifest, place, entry, grants, values, chosen.private))
     return hostcalls.Plugin(
         manifest.name,
         manifest.version,
         manifest.kind,
-        told.target,
+        target.target,
         str(place),
         keeps=keeps,
-        hooks=told.hooks,
-        rights=told.rights,
+        hooks=target.hooks,
+        rights=target.rights,
     )
 
 

@@ -46,7 +46,7 @@ class Logins:
             with trio.move_on_after(max(0.0, min(due.values(), default=math.inf) - time.time())):
                 await self._again.wait()
                 continue
-            if any([await self._renewed(name) for name, when in due.items() if when <= time.time()]):
+            if any([await self._renewed(name) for name, moment in due.items() if moment <= time.time()]):
                 await self._changed()
             else:
                 with trio.move_on_after(RETRY_SECONDS):
@@ -88,10 +88,10 @@ def renewed(login: McpLogin) -> McpLogin:
         raise Fault("EHOSTDOWN", f"{login.token_endpoint}: {web.why_not(problem)}") from None
     assert answer is not None  # only a second holder of the queue could end the fetch
     try:
-        said = json.loads(answer.body)
+        value = json.loads(answer.body)
     except (ValueError, RecursionError):
-        said = None
-    if answer.status != 200 or not isinstance(said, dict):
-        why = said.get("error") if isinstance(said, dict) else None
+        value = None
+    if answer.status != 200 or not isinstance(value, dict):
+        why = value.get("error") if isinstance(value, dict) else None
         raise Fault("EACCES", f"{login.token_endpoint} answers HTTP {answer.status} {why or ''}".strip())
-    return login.renewed(said, time.time())
+    return login.renewed(value, time.time())

@@ -75,14 +75,14 @@ class Servers:
 
     def write(self, drafts: Mapping[str, tuple[McpServer, dict[str, str]]], *, replace: bool) -> None:
         """Write all these servers and their secrets (mcp_server.parted), or none of them."""
-        there = [name for name in drafts if self.path(name).exists()]
-        if there and not replace:
-            raise Fault("EEXIST", f"there is an MCP server {there[0]} already; --replace takes its place")
-        for _, kept in drafts.values():
-            for secret, value in kept.items():
+        existing = [name for name in drafts if self.path(name).exists()]
+        if existing and not replace:
+            raise Fault("EEXIST", f"there is an MCP server {existing[0]} already; --replace takes its place")
+        for _, secrets in drafts.values():
+            for secret, value in secrets.items():
                 checked(value.encode(), secret, words=True)
-        for name, (server, kept) in drafts.items():
-            for secret, value in kept.items():
+        for name, (server, secrets) in drafts.items():
+            for secret, value in secrets.items():
                 self._secrets.set(secret, value.encode(), words=True)
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             whole_files.replace(self.path(name), [text(server).encode()], 0o600)
@@ -96,15 +96,15 @@ class Servers:
 
     def _sweep(self, name: str) -> None:
         """Remove those secrets of a server that no file names any more."""
-        wanted = set()
+        secrets = set()
         for other in self.names():
             with contextlib.suppress(Fault):
                 server = self._read(self._folder / f"{other}{SUFFIX}")
-                wanted |= {*server.secret_env.values(), *server.secret_headers.values(), server.login}
-        theirs = tuple(mcp_server.secret_of(one, "") for one in self.names() if one.startswith(f"{name}."))
+                secrets |= {*server.secret_env.values(), *server.secret_headers.values(), server.login}
+        stems = tuple(mcp_server.secret_of(each, "") for each in self.names() if each.startswith(f"{name}."))
         for secret in self._secrets.names():
-            own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(theirs)
-            if own and secret not in wanted:
+            own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(stems)
+            if own and secret not in secrets:
                 self._secrets.remove(secret)
 
     def _paths(self) -> list[Path]:
@@ -126,13 +126,13 @@ class Servers:
     def _plugin(self, name: str, server: McpServer, environ: Mapping[str, str]) -> hostcalls.Plugin:
         base = {key: environ[key] for key in _PASSED if key in environ}
         base["PATH"] = environ.get("PATH", PATH)
-        told = McpTarget(
+        target = McpTarget(
             name,
             command=(server.command, *server.args) if server.command else (),
             cwd=server.cwd,
-            environment=base | server.env | self._named(server.secret_env),
+            environment=base | server.env | self._values(server.secret_env),
             url=server.url,
-            headers=server.headers | self._named(server.secret_headers),
+            headers=server.headers | self._values(server.secret_headers),
             bearer=self._bearer(name, server),
             tools=server.tools,
             timeout=server.timeout_secs,
@@ -142,15 +142,15 @@ class Servers:
         if server.command:
             with contextlib.suppress(Fault):  # where no folder can be made beside the state, it has no home
                 keeps = keeping(self._state, home_of(name))
-        return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode(), keeps=keeps)
+        return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(target).decode(), keeps=keeps)
 
     # -- logins
 
     def login(self, server: McpServer) -> McpLogin | None:
         """Returns the login that is kept for a server, or None."""
-        kept = self._secrets.get(server.login, words=True) if server.login else ""
+        data = self._secrets.get(server.login, words=True) if server.login else ""
         try:
-            found = msgspec.json.decode(kept, type=McpLogin) if kept else None
+            found = msgspec.json.decode(data, type=McpLogin) if data else None
         except UNREADABLE:
             found = None
         return found if found is not None and found.url == server.url else None
@@ -174,9 +174,9 @@ class Servers:
             raise Fault("EACCES", f"its login is gone; log in again: {mcp_server.login_at(name)}")
         return login.access_token
 
-    def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        found = {key: self._secrets.get(secret, words=True) for key, secret in wanted.items()}
-        for key, secret in wanted.items():
+    def _values(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        found = {key: self._secrets.get(secret, words=True) for key, secret in secrets.items()}
+        for key, secret in secrets.items():
             if not found[key]:
                 mend = f"put it into {FOLDER_OF_SECRETS}/{secret} of the state directory, with mode 0600"
                 raise Fault("ENOENT", f"there is no secret {secret}; {mend}")
@@ -199,9 +199,9 @@ def parsed(data: bytes, where: str) -> McpServer:
 
 def text(server: McpServer) -> str:
     """Returns the text of a server's file."""
-    said = msgspec.to_builtins(server)
-    tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}
-    lines = tomltext.lines(said)
+    fields = msgspec.to_builtins(server)
+    tables = {key: fields.pop(key) for key in list(fields) if isinstance(fields[key], dict)}
+    lines = tomltext.lines(fields)
     for name, table in tables.items():
         lines += ["", f"[{name}]", *tomltext.lines(table)]
     return "\n".join(lines) + "\n"

@@ -49,8 +49,8 @@ class Watch:
 
     def began(self, host: Host) -> None:
         """Follow a host that has started, if it is a user's host of a server."""
-        who = host.identity
-        is_own = not who.label and who.view is None and not who.is_elsewhere and who != describer()
+        user = host.identity
+        is_own = not user.label and user.view is None and not user.is_elsewhere and user != describer()
         if host.plugin.kind == KIND and is_own and self._nursery is not None:
             self._nursery.start_soon(self._follow_besides, host)
 
@@ -67,11 +67,11 @@ class Watch:
     def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
         """Watch these servers, and no others."""
         assert self._nursery is not None
-        wanted = {plugin for plugin in plugins if plugin.kind == KIND}
+        servers = {plugin for plugin in plugins if plugin.kind == KIND}
         for plugin in [*self._scopes]:
-            if plugin not in wanted:
+            if plugin not in servers:
                 self._scopes.pop(plugin).cancel()
-        for plugin in wanted - self._scopes.keys():
+        for plugin in servers - self._scopes.keys():
             self._scopes[plugin] = trio.CancelScope()
             self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
 
@@ -82,10 +82,10 @@ class Watch:
 
     async def _follow(self, plugin: hostcalls.Plugin, scope: trio.CancelScope) -> None:
         with scope:
-            seen, failures = "", 0
+            mark, failures = "", 0
             while True:
                 try:
-                    seen, is_new = await self._catalog.follow(plugin, seen)
+                    mark, is_new = await self._catalog.follow(plugin, mark)
                     failures = 0
                     if is_new:
                         await self._changed()

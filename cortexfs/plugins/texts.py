@@ -54,16 +54,16 @@ class PluginText(msgspec.Struct, frozen=True, omit_defaults=True):
 class PluginTexts:
     def __init__(self) -> None:
         self._skills: dict[str, PluginText] = {}
-        self._told = b""
+        self._lines = b""
 
     def apply(self, found: Iterable[PluginText]) -> None:
         """Serve these texts from now on."""
         known = list(found)
-        self._skills = {one.name: one for one in known if one.kind == SKILL}
-        self._told = b"".join(msgspec.json.encode(one) + b"\n" for one in known)
+        self._skills = {text.name: text for text in known if text.kind == SKILL}
+        self._lines = b"".join(msgspec.json.encode(text) + b"\n" for text in known)
 
     def told(self) -> bytes:
-        return self._told
+        return self._lines
 
     def skill(self, name: str) -> PluginText | None:
         return self._skills.get(name)
@@ -81,13 +81,13 @@ def of_plugin(plugin: str, files: Mapping[str, bytes], place: Path) -> tuple[Plu
     texts: list[PluginText] = []
     room = MAX_TOLD
     for kind in FOLDERS:
-        for one in _found(files, kind):
-            if one.fault:
+        for entry in _found(files, kind):
+            if entry.fault:
                 continue
-            name, text = f"{plugin}/{one.name}", files[one.page].decode()
+            name, text = f"{plugin}/{entry.name}", files[entry.page].decode()
             about, rest = _parted(text)
             if kind == SKILL:
-                texts.append(PluginText(kind, name, about, str(place / one.page), str(place / one.path)))
+                texts.append(PluginText(kind, name, about, str(place / entry.page), str(place / entry.path)))
             elif (room := room - len(text)) >= 0:
                 texts.append(PluginText(kind, name, about, text=rest))
     return tuple(texts[:MAX_TEXTS])
@@ -96,8 +96,8 @@ def of_plugin(plugin: str, files: Mapping[str, bytes], place: Path) -> tuple[Plu
 def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]:
     """Returns the names of a plugin's texts of a kind, and a sentence for each file that is left out."""
     every = list(_found(files, kind))
-    wrong = [f"{one.path} is no {kind}: {one.fault}" for one in every if one.fault]
-    return [one.name for one in every if not one.fault], wrong
+    wrong = [f"{entry.path} is no {kind}: {entry.fault}" for entry in every if entry.fault]
+    return [entry.name for entry in every if not entry.fault], wrong
 
 
 def _found(files: Mapping[str, bytes], kind: str) -> Iterator[_Found]:

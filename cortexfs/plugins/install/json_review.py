@@ -19,7 +19,7 @@ from cortexfs.core.manifestjson.capabilities import CAPABILITIES, bringing, effe
 from cortexfs.core.manifestjson.entry import entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
-from cortexfs.plugins.json_kinds import held
+from cortexfs.plugins.json_kinds import reach
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.plugins.package.package import PackageFiles
 
@@ -118,6 +118,6 @@ def claims(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> tupl
         ("Hooks", [_HOOKS.get(word, f"event {word}") for word in hooked]),
         ("Needs", [f"{name} {range_}" for name, range_ in needed]),
         ("Commands", [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]),
-        ("Sandbox", held(manifest, is_fetched, has_landlock)),
+        ("Sandbox", reach(manifest, is_fetched, has_landlock)),
         ("Recommended risk profile", list(risks)),
     )
