@@ -15,7 +15,7 @@ import pyfuse3
 import trio
 
 SAID = "the impostor runs as"
-PROGRAM = f"#!/bin/sh\necho {SAID} $(id -u)\n".encode()
+PROGRAM = f"#!/bin/sh\n# cortexfs.class=tool\necho {SAID} $(id -u)\n".encode()
 FOLDERS = ("", "tool", "tool/fs.read.d", "model", "agent", "home", "model/main.d")
 FILES = {
     "status": b"version: 1\npid: 1\nmount: /\nlast error: none\n",
