@@ -62,7 +62,7 @@ def main() -> NoReturn:
     watch = threading.Thread(target=_end_with, args=[daemon])
     watch.start()
     try:
-        port = _served(load)
+        port = _serve(load)
     except Unusable as why:
         failure = engine_protocol.LoadFailure(str(why)[: engine_protocol.MAX_WHY])
         daemon.sendall(engine_protocol.encode(failure))
@@ -80,7 +80,7 @@ def _end_with(daemon: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _served(load: engine_protocol.LoadRequest) -> int:
+def _serve(load: engine_protocol.LoadRequest) -> int:
     """Load and serve; returns the port. The library is the installation's, so it is imported first."""
     try:
         xllamacpp = importlib.import_module("xllamacpp")
@@ -88,7 +88,7 @@ def _served(load: engine_protocol.LoadRequest) -> int:
         is_bare = "libgomp" in str(problem)  # a Debian without compilers
         mend = "let root run: apt-get install libgomp1" if is_bare else "see: ctx provider add-local"
         raise Unusable(f"xllamacpp cannot be imported: {problem}; {mend}") from None
-    weights = _opened(load.weights)
+    weights = _open_weights(load.weights)
     try:
         _give_up()
         # By its descriptor: the folders above the file may be closed to nobody.
@@ -108,7 +108,7 @@ def _served(load: engine_protocol.LoadRequest) -> int:
     return int(_server.listening_address.rpartition(":")[2])
 
 
-def _opened(path: str) -> int:
+def _open_weights(path: str) -> int:
     """Open the file. The daemon names it, so root opens it without the power to read files closed to root."""
     try:
         if os.geteuid() == 0:

@@ -40,13 +40,13 @@ def spin_while_free(library: str, threads: int) -> bool:
 
 def _watch(team: Callable[..., object], threads: int) -> None:
     cores = os.sched_getaffinity(0)
-    used, left, placement = used_by_others(), max(0, len(cores) - threads), Placement(cores, threads)
+    loads, spare, placement = used_by_others(), max(0, len(cores) - threads), Placement(cores, threads)
     while True:
-        while next(used) <= left + CROWDED:
+        while next(loads) <= spare + CROWDED:
             placement.spread()
         placement.undo()
         with asleep(team):
-            next(others for others in used if others < left + FREE)
+            next(load for load in loads if load < spare + FREE)
 
 
 class Placement:
@@ -55,20 +55,18 @@ class Placement:
     def __init__(self, cores: set[int], threads: int) -> None:
         self._cores = cores
         self._threads = threads
-        self._looked = 0  # when, in nanoseconds
-        self._computed: dict[int, int] = {}  # nanoseconds by thread
+        self._look_time = 0  # when, in nanoseconds
+        self._times: dict[int, int] = {}  # nanoseconds by thread
         self._placed: tuple[int, ...] = ()
 
     def spread(self) -> None:
         """Place the threads that computed since the last call. They keep their cores until `undo`."""
         if self._threads != len(self._cores):
             return  # a core that the kernel finds free is better than our choice
-        looked, self._looked = self._looked, time.monotonic_ns()
-        before, self._computed = self._computed, _computed()
-        least = (self._looked - looked) * BUSY
-        busy = tuple(
-            thread for thread, now in self._computed.items() if now - before.get(thread, now) > least
-        )
+        look_time, self._look_time = self._look_time, time.monotonic_ns()
+        before, self._times = self._times, _times()
+        least = (self._look_time - look_time) * BUSY
+        busy = tuple(thread for thread, now in self._times.items() if now - before.get(thread, now) > least)
         if len(busy) == self._threads and busy != self._placed:
             self.undo()
             self._placed = busy
@@ -81,7 +79,7 @@ class Placement:
         self._placed = ()
 
 
-def _computed() -> dict[int, int]:
+def _times() -> dict[int, int]:
     """Returns the nanoseconds that each thread of this process has had a core."""
     found = {}
     for thread in sorted(map(int, os.listdir("/proc/self/task"))):
@@ -92,12 +90,12 @@ def _computed() -> dict[int, int]:
 
 def used_by_others() -> Iterator[float]:
     """Yields the cores that other processes used in the last period, again and again."""
-    clock, busy, ours = time.monotonic(), _busy(), time.process_time()
+    clock, busy, own = time.monotonic(), _busy(), time.process_time()
     while True:
         time.sleep(PERIOD)
-        was = clock, busy, ours
-        clock, busy, ours = time.monotonic(), _busy(), time.process_time()
-        yield (busy - was[1] - (ours - was[2])) / (clock - was[0])
+        before = clock, busy, own
+        clock, busy, own = time.monotonic(), _busy(), time.process_time()
+        yield (busy - before[1] - (own - before[2])) / (clock - before[0])
 
 
 def _busy() -> float:
@@ -116,11 +114,11 @@ def asleep(team: Callable[..., object]) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     semaphore, count = ctypes.create_string_buffer(SEMAPHORE), len(os.sched_getaffinity(0)) + 1
     libc.sem_init(semaphore, 0, 0)
-    waiting = threading.Thread(target=team, args=[libc.sem_wait, semaphore, count, 0], daemon=True)
-    waiting.start()
+    holder = threading.Thread(target=team, args=[libc.sem_wait, semaphore, count, 0], daemon=True)
+    holder.start()
     try:
         yield
     finally:
         for _ in range(count):
             libc.sem_post(semaphore)
-        waiting.join()  # the team ends with it
+        holder.join()  # the team ends with it

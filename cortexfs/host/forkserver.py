@@ -224,8 +224,8 @@ class ForkServerProcess:
     def _admit(self, spawn: hostcalls.Spawn, rights: list[int]) -> None:
         if len(rights) < 2:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
-        control, errors, *shown = rights
-        connection = shown[0] if shown else None
+        control, errors, *connections = rights
+        connection = connections[0] if connections else None
         try:
             with self._vouching.rights(spawn.identity, spawn.met, connection) as following:
                 self._spawn(spawn, [control, errors, *following])
@@ -238,8 +238,8 @@ class ForkServerProcess:
             raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
         if self._warm.is_for(spawn):
             self._spare.pass_over(spawn.host)
-        elif begun := self._spare.become(spawn, rights):
-            self._children[begun[0]] = HostProcess(spawn, *begun)
+        elif spare := self._spare.become(spawn, rights):
+            self._children[spare[0]] = HostProcess(spawn, *spare)
             return
         group = None
         try:
@@ -263,29 +263,31 @@ class ForkServerProcess:
         assert status is not None
         while child.status is not None:
             try:
-                said, rights, _ = syscalls.receive(status, _PACKET, 1)
+                report, rights, _ = syscalls.receive(status, _PACKET, 1)
             except BlockingIOError:
                 return
             except OSError:
-                said, rights = b"", []
-            if said == start.ASKS:
+                report, rights = b"", []
+            if report == start.ASKS:
                 child.gate = rights[0] if rights else -1  # too many files are open here: no socket is allowed
                 continue
-            if said.startswith(start.MOVED):
-                self._moved(child, int(said[1:]))
+            if report.startswith(start.MOVED):
+                self._move(child, int(report[1:]))
                 with suppress(OSError):
                     status.send(b"k")
                 continue
             child.status = None
             status.close()
-            if said == start.READY:
+            if report == start.READY:
                 child.announced = True
                 self._say(hostcalls.HostStart(child.number, child.pid))
             else:
-                fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
+                fault = (
+                    _faults.decode(report[1:]) if report else ("EHOSTDOWN", "the host died while it started")
+                )
                 self._say(hostcalls.HostStart(child.number, 0, fault))
 
-    def _moved(self, child: HostProcess, pid: int) -> None:
+    def _move(self, child: HostProcess, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so that
         `pid` cannot have been reaped and reused."""
         del self._children[child.pid]
@@ -323,14 +325,14 @@ class ForkServerProcess:
         if not self._dead:
             return
         quiet = limits.kill_strays({*self._children, self._warm.pid, self._spare.pid})
-        left = []
+        hosts = []
         for dead in self._dead:
             empty = (dead.group is None or dead.group.kill()) and quiet
             if not empty and time.monotonic() < dead.deadline:
-                left.append(dead)
+                hosts.append(dead)
             elif dead.announced:
                 self._say(hostcalls.HostExit(dead.number, dead.exit))
-        self._dead = left
+        self._dead = hosts
 
     def _end(self) -> None:
         """The daemon is gone: end all hosts."""
@@ -339,12 +341,12 @@ class ForkServerProcess:
         groups = [each.group for each in (*self._children.values(), *self._dead) if each.group is not None]
         while time.monotonic() < deadline:
             # Every group is killed before the first result counts.
-            gone = [group.kill() for group in groups]
+            empty = [group.kill() for group in groups]
             quiet = limits.kill_strays(())
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            if quiet and all(gone):
+            if quiet and all(empty):
                 break
             time.sleep(limits.KILLING_SECONDS)
         if self._groups is not None:

@@ -48,7 +48,7 @@ def loaded(
     except (Fault, ToolCancelled):
         raise
     except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
-        why = f"{sentence(error)}{bugs.noted(plugin, error)}"
+        why = f"{sentence(error)}{bugs.log_bug(plugin, error)}"
         raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {why}") from None
 
 

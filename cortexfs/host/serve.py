@@ -107,20 +107,20 @@ class _Host:
                 with self._lock:
                     runtime = self._calls.get(number)
                     # Meanwhile another call may have got the number.
-                    left = runtime is not None and _has_left(number)
-                if runtime is not None and left:
+                    has_left = runtime is not None and _has_left(number)
+                if runtime is not None and has_left:
                     aside(runtime.interrupt)  # a plugin's callback may block, and other callers leave, too
 
     def _work(self) -> None:
         while True:
-            rights, whole = self._next()
+            rights, is_complete = self._next()
             with self._lock:
                 self._waiting -= 1
                 last = not self._waiting
             if last:
                 self.start_worker()
             try:
-                self._answer(rights, whole)
+                self._answer(rights, is_complete)
             except BaseException:  # a host short of a worker is broken: it logs why and ends
                 traceback.print_exc()
                 os._exit(os.EX_SOFTWARE)
@@ -145,13 +145,13 @@ class _Host:
 
     # -- one call
 
-    def _answer(self, rights: list[int], whole: bool) -> None:
+    def _answer(self, rights: list[int], is_complete: bool) -> None:
         """Run one call, and leave nothing of it behind: no descriptor, no directory, no cancellation."""
         if not rights:
             return  # no room for the call itself: the daemon sees it end
         runtime = Runtime(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, rights[0]))
         try:
-            self._attempt(runtime, rights[1:], whole)
+            self._attempt(runtime, rights[1:], is_complete)
         except ToolCancelled:
             pass
         except OSError as error:  # the daemon has closed the call: nobody awaits an answer
@@ -167,14 +167,14 @@ class _Host:
             for number in rights[1:]:
                 os.close(number)
 
-    def _attempt(self, runtime: Runtime, rights: list[int], whole: bool) -> None:
+    def _attempt(self, runtime: Runtime, rights: list[int], is_complete: bool) -> None:
         try:
-            if not whole:
+            if not is_complete:
                 raise Fault("EMFILE", "the plugin's host has too many files open")
             self._admit(runtime)
             self._run(runtime, rights)
         except BaseException as error:  # a tool may raise anything, SystemExit too; its run ends with it
-            runtime.fail(error, partial(bugs.noted, self._plugin, error))
+            runtime.fail(error, partial(bugs.log_bug, self._plugin, error))
 
     def _admit(self, runtime: Runtime) -> None:
         number = runtime.stream.fileno()
@@ -210,15 +210,15 @@ class _Host:
             return self._call(request, runtime, rights)
         if isinstance(request, hostcalls.Describe):
             os.umask(USUAL_UMASK)
-            runtime.send(wire.message(wire.DESCRIPTORS, self._described(request.unlike, runtime)))
+            runtime.send(wire.message(wire.DESCRIPTORS, self._descriptions(request.unlike, runtime)))
         elif isinstance(request, hostcalls.Enter):
             _enter(request.path)
         elif isinstance(request, hostcalls.Reset):
             self._plugin = msgspec.structs.replace(self._plugin, target=request.target)
             loaders.reset(self._plugin)
         else:
-            followed = [os.path.realpath(path) for path in request.paths]
-            runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(followed)))
+            targets = [os.path.realpath(path) for path in request.paths]
+            runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(targets)))
         runtime.done()
 
     def _call(self, request: hostcalls.CallRequest, runtime: Runtime, rights: list[int]) -> None:
@@ -238,7 +238,7 @@ class _Host:
             value = parse.shaped_input(args, validator.shape, runtime.read_input)
         validator.check(value)
         if isinstance(request, hostcalls.ShownCallRequest):
-            value = _changed(value, validator, runtime)
+            value = _changed_input(value, validator, runtime)
         if dry:
             runtime.invocation = runtime.invocation._replace(dry_run=True)
         else:
@@ -248,24 +248,24 @@ class _Host:
             self._trials.ended(tool, value, result)  # a client that sees the end may call at once
         runtime.done(result)
 
-    def _described(self, unlike: str, runtime: Runtime) -> bytes:
+    def _descriptions(self, unlike: str, runtime: Runtime) -> bytes:
         while True:
-            every = (tool for tool, _ in self._loaded(None).values())
+            every = (tool for tool, _ in self._load_tools(None).values())
             tools = [loaders.described(tool) for tool in every if loaders.is_described(tool)]
-            said = b"[" + b",".join(tools) + b"]"
-            if hostcalls.mark(said) != unlike:
-                return said
+            answer = b"[" + b",".join(tools) + b"]"
+            if hostcalls.mark(answer) != unlike:
+                return answer
             loaders.await_change(self._plugin, runtime)
             if runtime.cancelled:
                 raise ToolCancelled
 
     def _tool(self, name: str, environment: dict[bytes, bytes]) -> tuple[sdk.Tool, Validator]:
         try:
-            return self._loaded(environment)[name]
+            return self._load_tools(environment)[name]
         except KeyError:
             raise Fault("ENOENT", f"the plugin {self._plugin.name} no longer has a tool {name}") from None
 
-    def _loaded(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
+    def _load_tools(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
         if self._tools is None or loaders.has_changed(self._plugin):
             return locked(self._loading, partial(self._loaded_now, environment), STEP)
         return self._tools
@@ -277,16 +277,16 @@ class _Host:
         return self._tools
 
 
-def _changed(value: dict[str, Any], validator: Validator, runtime: Runtime) -> dict[str, Any]:
+def _changed_input(value: dict[str, Any], validator: Validator, runtime: Runtime) -> dict[str, Any]:
     """Returns the input as plugins changed it. Raises Fault if it is no valid input of this tool any more."""
     if (answer := runtime.show(value)) is None:
         return value
-    who, data = answer
+    plugin, data = answer
     try:
         changed = jsontext.json_object(data)
         validator.check(changed)
     except Fault as fault:
-        raise Fault(fault.code, f"{fault.message} (the plugin {who} has changed the input)") from None
+        raise Fault(fault.code, f"{fault.message} (the plugin {plugin} has changed the input)") from None
     return changed
 
 

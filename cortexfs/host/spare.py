@@ -65,15 +65,15 @@ class Spare:
     def become(self, spawn: hostcalls.Spawn, rights: list[int]) -> tuple[int, socket.socket, Group] | None:
         """Make the spare this host. Returns its pid, the socket on which it reports, and its cgroup; None if
         the host has to be forked."""
-        begun = None
+        host = None
         if self._number == spawn.host and self.pid and self._channel is not None and self._group is not None:
             with suppress(OSError):  # the spare has died, or its limit cannot be set
                 self._group.limit(spawn.limits.processes)
                 socket.send_fds(self._channel, [_pack(spawn)], rights)
-                begun = self.pid, self._channel, self._group
+                host = self.pid, self._channel, self._group
                 self.pid, self._channel, self._group = 0, None, None
         self.pass_over(spawn.host)
-        return begun
+        return host
 
     def pass_over(self, number: int) -> None:
         """This host begins without the spare, whose cgroup may have its name: then end the spare."""

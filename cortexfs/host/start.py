@@ -55,8 +55,8 @@ def start(
                 group.enter()
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
-            plugin_state.prepare(spawn.plugin, spawn.identity, ground.kept)
-            plugin_state.prepare_scratch(spawn.identity, ground.kept)
+            plugin_state.prepare(spawn.plugin, spawn.identity, ground.plugins_folder)
+            plugin_state.prepare_scratch(spawn.identity, ground.plugins_folder)
             if leaving is not None and (spawn.identity.namespaces or any(spawn.identity.root)):
                 leaving()
             plugin = plugin_state.of(spawn.plugin, spawn.identity)
@@ -137,9 +137,9 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
     return socket.socket(fileno=control), pidfd, root_fd
 
 
-def close_others(*kept: int) -> None:
-    """Close all descriptors but `kept` and those below the lowest of them."""
-    low, *between = sorted(kept)
+def close_others(*fds: int) -> None:
+    """Close all descriptors but `fds` and those below the lowest of them."""
+    low, *between = sorted(fds)
     for high in (*between, resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
         os.closerange(low + 1, high)
         low = high

@@ -111,7 +111,7 @@ class StarterProcess:
         with suppress(BlockingIOError):
             os.read(self._woken, 4096)
         try:
-            for number, status in self._reaped():
+            for number, status in self._reap():
                 self._say(starts.ChildExit(number, status))
             if self._daemon.fileno() not in ready:
                 return True
@@ -172,23 +172,23 @@ class StarterProcess:
             if not message.argument.startswith(starts.PREFIX) or {"/", "\0"} & {*message.argument}:
                 raise OSError(errno.EINVAL, "that is no such folder")
             folder = os.path.join(self._state, message.argument)
-            words = [sys.executable, *starts.gpgv(_found("gpgv", ENVIRON), folder)]
+            words = [sys.executable, *starts.gpgv(_path_of("gpgv", ENVIRON), folder)]
             return StarterProgram(words, words[0], {**ENVIRON, "HOME": folder})
         if message.what == starts.USER:
             if not (message.argument.isascii() and message.argument.isdigit()):
                 raise OSError(errno.EINVAL, "that is no uid")
             words = ["getent", "passwd", message.argument]
-            return StarterProgram(words, _found(words[0], ENVIRON), ENVIRON)
+            return StarterProgram(words, _path_of(words[0], ENVIRON), ENVIRON)
         if message.what == starts.KEY:
             words, environ = self._key_command(message.argument), needed(os.environ)
-            return StarterProgram(words, _found(words[0], environ), environ)
+            return StarterProgram(words, _path_of(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
 
     def _key_command(self, provider: str) -> list[str]:
         """Returns the command in the provider's file, which only the daemon's owner can have written."""
         try:
-            said = believed.read(Path(self._config, "providers", f"{names.check(provider)}.toml"), MAX_FILE)
-            command = tomllib.loads(said.decode())["key"]["command"]
+            data = believed.read(Path(self._config, "providers", f"{names.check(provider)}.toml"), MAX_FILE)
+            command = tomllib.loads(data.decode())["key"]["command"]
         except (Fault, ValueError, KeyError, TypeError):
             raise OSError(errno.EINVAL, "there is no such command") from None
         return [str(word) for word in command]
@@ -200,29 +200,29 @@ class StarterProcess:
         with ExitStack() as theirs, ExitStack() as ours:
             null = os.open(os.devnull, os.O_RDWR)
             theirs.callback(os.close, null)
-            output, printed = os.pipe()
-            theirs.callback(os.close, printed)
-            rights, heard = [output], null
+            output, writer = os.pipe()
+            theirs.callback(os.close, writer)
+            rights, stdin = [output], null
             if program.kind is not None:
                 own, other = socket.socketpair(socket.AF_UNIX, program.kind)
                 # The fork server checks the sender of each message.
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, program.kind == socket.SOCK_SEQPACKET)
-                rights, heard = [own.detach(), output], other.detach()
-                theirs.callback(os.close, heard)
+                rights, stdin = [own.detach(), output], other.detach()
+                theirs.callback(os.close, stdin)
             for fd in rights:
                 ours.callback(os.close, fd)
             if message.what == starts.LOOKER:
-                heard = self._looks
-            out = null if message.what == starts.FORK_SERVER else printed
-            errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else printed
-            pid = _spawned(program, (heard, out, errors))
+                stdin = self._looks
+            out = null if message.what == starts.FORK_SERVER else writer
+            errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else writer
+            pid = _spawn(program, (stdin, out, errors))
             ours.pop_all()
         self._children[pid] = message
         return pid, rights
 
     def _kill(self, number: int) -> None:
-        for pid, asked in self._children.items():  # not reaped yet, so that the pid is still this child's
-            if asked.number == number:
+        for pid, child in self._children.items():  # not reaped yet, so that the pid is still this child's
+            if child.number == number:
                 os.killpg(pid, signal.SIGKILL)
 
     # -- binding
@@ -260,27 +260,27 @@ class StarterProcess:
             if self._is_on_top():
                 syscalls.abort_fuse(self._root)
 
-    def _reaped(self) -> list[tuple[int, int]]:
-        ended = []
+    def _reap(self) -> list[tuple[int, int]]:
+        ends = []
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if asked := self._children.pop(found[0], None):
-                    ended.append((asked.number, os.waitstatus_to_exitcode(found[1])))
-        return ended
+                if child := self._children.pop(found[0], None):
+                    ends.append((child.number, os.waitstatus_to_exitcode(found[1])))
+        return ends
 
     def _end(self) -> None:
         """End all children. A fork server sees its socket end, and has time to end its hosts."""
         self._daemon.close()
         deadline = time.monotonic() + END_SECONDS
         while self._children:
-            for asked in self._children.values():
-                if asked.what != starts.FORK_SERVER or time.monotonic() > deadline:
-                    self._kill(asked.number)
+            for child in self._children.values():
+                if child.what != starts.FORK_SERVER or time.monotonic() > deadline:
+                    self._kill(child.number)
             time.sleep(_LOOK_SECONDS)
-            self._reaped()
+            self._reap()
 
 
-def _spawned(program: StarterProgram, streams: Sequence[int]) -> int:
+def _spawn(program: StarterProgram, streams: Sequence[int]) -> int:
     return os.posix_spawn(
         program.path,
         program.words,
@@ -291,7 +291,7 @@ def _spawned(program: StarterProgram, streams: Sequence[int]) -> int:
     )
 
 
-def _found(program: str, environ: Mapping[str, str]) -> str:
+def _path_of(program: str, environ: Mapping[str, str]) -> str:
     if path := shutil.which(program, path=environ.get("PATH")):
         return path
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -37,39 +37,39 @@ class _Person(NamedTuple):
 class Vouching:
     def __init__(self, hosts: Mapping[int, KnownHost]) -> None:
         self._hosts = hosts  # live ones, by pid
-        self._met: dict[int, _Person | Fault] = {}
+        self._people: dict[int, _Person | Fault] = {}
 
     def meet(self, number: int, connection: int) -> None:
         """Remember the connection's caller until `part`. A failure is raised when the caller is needed."""
         self.part(number)
         try:
-            self._met[number] = self._read(connection)
+            self._people[number] = self._read(connection)
         except Fault as fault:
-            self._met[number] = fault
+            self._people[number] = fault
         except OSError as error:
-            self._met[number] = Fault("EHOSTDOWN", f"no host can start: {error.strerror}")
+            self._people[number] = Fault("EHOSTDOWN", f"no host can start: {error.strerror}")
 
     def part(self, number: int) -> None:
-        person = self._met.pop(number, None)
+        person = self._people.pop(number, None)
         if isinstance(person, _Person):
             person.close()
 
     @contextmanager
-    def rights(self, asked: Identity, met: int, connection: int | None) -> Iterator[list[int]]:
+    def rights(self, identity: Identity, number: int, connection: int | None) -> Iterator[list[int]]:
         """Yields the descriptors by which a host follows its caller. Raises EACCES if no connection vouches
         for this identity."""
         if connection is not None:
             person = self._read(connection)
             try:
-                yield _of(person, asked)
+                yield _of(person, identity)
             finally:
                 person.close()
-        elif known := self._met.get(met):
-            yield _of(known, asked)
-        elif _needs_nobody(asked):
+        elif known := self._people.get(number):
+            yield _of(known, identity)
+        elif _needs_nobody(identity):
             yield []
         else:
-            raise Fault("EACCES", f"uid {asked.uid} is not connected any more; call again")
+            raise Fault("EACCES", f"uid {identity.uid} is not connected any more; call again")
 
     def _read(self, connection: int) -> _Person:
         try:  # and not fstat(2): a file's file system may never answer
@@ -83,13 +83,13 @@ class Vouching:
                 raise _no_connection()
             if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # a listener tells of its maker
                 raise _no_connection()
-            who = credentials(sock)
+            peer = credentials(sock)
             try:
                 return self._person(sock)
             except Fault as fault:
                 if fault.code != "ESRCH":
                     raise
-                return _Person(Identity(who.uid, who.gid, who.groups), [])
+                return _Person(Identity(peer.uid, peer.gid, peer.groups), [])
 
     def _person(self, sock: socket.socket) -> _Person:
         with caller_of(sock, self._hosts, lambda uid: True) as caller:
@@ -120,21 +120,21 @@ def _no_connection() -> Fault:
     return Fault("EACCES", "the descriptor is not a connection of a caller")
 
 
-def _of(person: _Person | Fault, asked: Identity) -> list[int]:
+def _of(person: _Person | Fault, claim: Identity) -> list[int]:
     if isinstance(person, Fault):
         raise Fault(person.code, person.message)
     known = person.identity
     same = (known.uid, known.gid, known.namespaces, known.root)
-    if same != (asked.uid, asked.gid, asked.namespaces, asked.root) or not {*asked.groups} <= {*known.groups}:
-        raise Fault("EACCES", f"the call's identity (uid {asked.uid}) is not its connection's; call again")
-    if asked.capabilities & ~known.capabilities:
+    if same != (claim.uid, claim.gid, claim.namespaces, claim.root) or not {*claim.groups} <= {*known.groups}:
+        raise Fault("EACCES", f"the call's identity (uid {claim.uid}) is not its connection's; call again")
+    if claim.capabilities & ~known.capabilities:
         why = "it has ended, or given up some of its own"
         raise Fault("EACCES", f"the calling process does not have the powers of the call: {why}; call again")
     return person.rights
 
 
-def _needs_nobody(asked: Identity) -> bool:
+def _needs_nobody(identity: Identity) -> bool:
     """Returns True for nobody, and for the fork server's own user, if not root: it can become no other."""
     if os.geteuid() == 0:
-        return asked == hostcalls.DESCRIBING
-    return not asked.is_elsewhere
+        return identity == hostcalls.DESCRIBING
+    return not identity.is_elsewhere

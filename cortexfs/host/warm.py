@@ -94,8 +94,8 @@ class WarmFork:
         assert self._channel is not None
         place, counts = (str(group.path), group.counts) if group else (None, False)
         with suppress(OSError):  # the warm fork is gone
-            asked = _pack(_Fork(spawn, place, counts))
-            socket.send_fds(self._channel, [asked], [status.fileno(), *rights])
+            request = _pack(_Fork(spawn, place, counts))
+            socket.send_fds(self._channel, [request], [status.fileno(), *rights])
             return int(self._channel.recv(16) or 0)
         return 0
 
@@ -115,12 +115,12 @@ def _run(channel: socket.socket, begin: Begin) -> None:
         data, rights, _ = syscalls.receive(channel, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
         if not data:
             return
-        _forked(channel, _forks.decode(data), rights, begin)
+        _fork(channel, _forks.decode(data), rights, begin)
         for fd in rights:
             os.close(fd)
 
 
-def _forked(channel: socket.socket, asked: _Fork, rights: list[int], begin: Begin) -> None:
+def _fork(channel: socket.socket, request: _Fork, rights: list[int], begin: Begin) -> None:
     middle = os.fork()
     if middle:
         os.waitpid(middle, 0)
@@ -132,9 +132,9 @@ def _forked(channel: socket.socket, asked: _Fork, rights: list[int], begin: Begi
         if not pid:
             select.select([above], [], [])  # until this is a child of the fork server, to end with it
             os.close(above)
-            group = Group(Path(asked.group)) if asked.group else None
+            group = Group(Path(request.group)) if request.group else None
             if group is not None:
-                group.counts = asked.counts
-            begin(asked.spawn, rights[1:], socket.socket(fileno=rights[0]), group)
+                group.counts = request.counts
+            begin(request.spawn, rights[1:], socket.socket(fileno=rights[0]), group)
     channel.send(b"%d" % pid)
     os._exit(os.EX_OK)

@@ -21,15 +21,15 @@ from cortexfs.core.safe_text import PAST
 _PYTHON = "python"
 
 
-def noted(plugin: hostcalls.Plugin, error: BaseException) -> str:
+def log_bug(plugin: hostcalls.Plugin, error: BaseException) -> str:
     """Log the traceback. Returns the end of the error's sentence: the innermost line of the plugin's own."""
     with contextlib.suppress(Exception):
         folder, files = _own(plugin)
         steps = list(_steps(error.__traceback__))
         own = [step for step in steps if step.tb_frame.f_code.co_filename.startswith(files)]
         if own:
-            told = traceback.format_exception(type(error), error, own[0])
-            print(f"{plugin.name}: {''.join(told)}{PAST}", end="", file=sys.stderr)
+            lines = traceback.format_exception(type(error), error, own[0])
+            print(f"{plugin.name}: {''.join(lines)}{PAST}", end="", file=sys.stderr)
             where = os.path.relpath(own[-1].tb_frame.f_code.co_filename, folder)
             # A SyntaxError names file and line itself.
             return "" if isinstance(error, SyntaxError) else f" ({where}, line {own[-1].tb_lineno})"

@@ -41,8 +41,8 @@ class HostDryRuns:
         is_required = any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
         if not is_required or not dryrun.is_offered(tool.dry_run_flag, tool.input_schema):
             return
-        tried = locked(self._lock, partial(self._ended.use, _key(tool, input), time.monotonic()))
-        if not tried:
+        was_tried = locked(self._lock, partial(self._ended.use, _key(tool, input), time.monotonic()))
+        if not was_tried:
             mend = "call it with the same input and --dry-run, and read its answer"
             raise Fault("EPERM", f"{tool.name} needs a dry run first: {mend}")
 

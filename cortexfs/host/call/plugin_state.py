@@ -56,21 +56,21 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     """Make the directory, before the host becomes its caller. `beside` holds the places of all plugins."""
     if not plugin.keeps or (identity.label == DESCRIBER and plugin.kind != MCP_SERVER):
         return
-    kept, name = os.path.split(plugin.keeps)
+    folder, name = os.path.split(plugin.keeps)
     try:
-        if kept != beside or name in ("", ".", ".."):
+        if folder != beside or name in ("", ".", ".."):
             raise PermissionError(errno.EPERM, "this path is not allowed")
         with contextlib.ExitStack() as stack:
-            place = stack.enter_context(held(kept, _FOLDER))
+            place = stack.enter_context(held(folder, _FOLDER))
             place = stack.enter_context(held(name, _FOLDER, place))
             if of(plugin, identity) != plugin:
-                _made(_agents(identity), 0o755, place)
+                _make_folder(_agents(identity), 0o755, place)
                 place = stack.enter_context(held(_agents(identity), _FOLDER, place))
-            _made(str(identity.uid), 0o700, place, identity)
+            _make_folder(str(identity.uid), 0o700, place, identity)
     except OSError as error:
         where = f"{plugin.keeps}/{identity.uid}"
-        told = f"the plugin {plugin.name} cannot keep its files in {where}: {error.strerror}"
-        raise Fault("EACCES", told) from error
+        message = f"the plugin {plugin.name} cannot keep its files in {where}: {error.strerror}"
+        raise Fault("EACCES", message) from error
 
 
 def prepare_scratch(identity: Identity, beside: str) -> None:
@@ -84,27 +84,27 @@ def prepare_scratch(identity: Identity, beside: str) -> None:
             raise PermissionError(errno.EPERM, "this path is not allowed")
         with contextlib.suppress(FileExistsError):  # a user's daemon uses this folder for nothing else
             os.mkdir(beside, 0o711)
-        with held(beside, _FOLDER) as kept:
-            _made(SCRATCH, 0o711, kept)
-            with held(SCRATCH, _FOLDER, kept) as place:
-                _made(str(identity.uid), 0o711, place)
+        with held(beside, _FOLDER) as base:
+            _make_folder(SCRATCH, 0o711, base)
+            with held(SCRATCH, _FOLDER, base) as place:
+                _make_folder(str(identity.uid), 0o711, place)
                 with held(str(identity.uid), _FOLDER, place) as own:
-                    _made(name, 0o700, own, identity)
+                    _make_folder(name, 0o700, own, identity)
                     _sweep(own, name)
     except OSError as error:
-        told = f"the agent's scratch folder {identity.scratch} cannot be used: {error.strerror}"
-        raise Fault("EACCES", told) from error
+        message = f"the agent's scratch folder {identity.scratch} cannot be used: {error.strerror}"
+        raise Fault("EACCES", message) from error
 
 
-def _made(name: str, mode: int, above: int, whose: Identity | None = None) -> None:
+def _make_folder(name: str, mode: int, above: int, owner: Identity | None = None) -> None:
     with contextlib.suppress(FileExistsError):  # another host of this user makes it at the same moment
         os.mkdir(name, mode, dir_fd=above)
         os.chmod(name, mode, dir_fd=above)  # whatever the umask is
-    if whose is not None:
-        with held(name, _FOLDER, above) as made:
+    if owner is not None:
+        with held(name, _FOLDER, above) as folder:
             if os.geteuid() == 0:
-                os.fchown(made, whose.uid, whose.gid)
-            os.utime(made)
+                os.fchown(folder, owner.uid, owner.gid)
+            os.utime(folder)
 
 
 def _sweep(above: int, used: str) -> None:
@@ -129,7 +129,7 @@ def database(path: str, table: str) -> sqlite3.Connection:
     if path and not os.path.exists(path):
         with contextlib.suppress(OSError):  # then SQLite makes it below
             _make(path, table)
-    found = _opened(path or ":memory:")
+    found = _connection(path or ":memory:")
     try:
         if path:
             found.execute("PRAGMA journal_mode = WAL")
@@ -140,7 +140,7 @@ def database(path: str, table: str) -> sqlite3.Connection:
     return found
 
 
-def _opened(path: str) -> sqlite3.Connection:
+def _connection(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
@@ -149,12 +149,12 @@ def _make(path: str, table: str) -> None:
     call."""
     new = f"{path}.{os.getpid()}.new"
     try:
-        with contextlib.closing(_opened(new)) as made:
-            made.execute("PRAGMA synchronous = OFF")
-            made.execute("PRAGMA journal_mode = WAL")
-            made.execute(table)
-        with open(new, "rb") as whole:
-            os.fsync(whole.fileno())
+        with contextlib.closing(_connection(new)) as database:
+            database.execute("PRAGMA synchronous = OFF")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute(table)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
         os.link(new, path)  # if another host was faster, its file stays
     finally:
         with contextlib.suppress(OSError):

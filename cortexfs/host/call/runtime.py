@@ -85,7 +85,7 @@ class Runtime(sdk.ToolRuntime):
         self._splitter = wire.Splitter(MAX_REQUEST)
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._sending = threading.Lock()
-        self._said_all = False
+        self._is_complete = False
         # Called before the last message: its receiver closes the call, and that must not count as leaving.
         self.unwatch: Callable[[], None] = nothing
         self.is_worn: Callable[[], bool] = unworn
@@ -122,10 +122,10 @@ class Runtime(sdk.ToolRuntime):
         return _requests.decode(payload)
 
     def begin(self, call: hostcalls.CallRequest) -> None:
-        seen = call.invocation
-        scope = sdk.ExecutionScope.BACKGROUND if seen.background else sdk.ExecutionScope.FOREGROUND
+        invocation = call.invocation
+        scope = sdk.ExecutionScope.BACKGROUND if invocation.background else sdk.ExecutionScope.FOREGROUND
         self.invocation = sdk.InvocationContext(
-            seen.tool_name, seen.session_id, seen.actor, seen.source, scope
+            invocation.tool_name, invocation.session_id, invocation.actor, invocation.source, scope
         )
         self.environ = {os.fsdecode(key): os.fsdecode(value) for key, value in call.environment.items()}
         self.answers = frozenset(call.answers)
@@ -154,11 +154,11 @@ class Runtime(sdk.ToolRuntime):
             raise Fault("EPROTO", "the daemon did not answer with the input to use")
         return _answers.decode(payload) if payload else None
 
-    def question(self, asked: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
+    def question(self, question: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
         """Ask the person for whom the tool runs, and wait. Returns None if nobody can be asked this."""
-        if asked.method not in self.answers:
+        if question.method not in self.answers:
             return None
-        data = msgspec.json.encode(asked)
+        data = msgspec.json.encode(question)
         if len(data) > wire.MAX_TEXT:
             raise Fault("EMSGSIZE", f"the question is over {wire.MAX_TEXT >> 10} KiB")
         self.send(wire.message(wire.QUESTION, data))
@@ -179,12 +179,12 @@ class Runtime(sdk.ToolRuntime):
         locked(self._sending, partial(self._send, data, last))
 
     def _send(self, data: bytes, last: bool) -> None:
-        if self._said_all:
+        if self._is_complete:
             raise ValueError("this call has ended, so output of a thread that it left behind is dropped")
         if last:
             self.unwatch()
         self.stream.sendall(data)
-        self._said_all = last
+        self._is_complete = last
 
     def done(self, result: sdk.ToolResult | None = None) -> None:
         out = bytearray()
@@ -201,12 +201,12 @@ class Runtime(sdk.ToolRuntime):
                     out += wire.message(wire.DELTA, last)
         self._end(bytes(out))
 
-    def fail(self, error: BaseException, noted: Callable[[], str]) -> None:
-        """End the call with a fault. If the error is a bug in the tool, `noted` returns more of the
+    def fail(self, error: BaseException, log_bug: Callable[[], str]) -> None:
+        """End the call with a fault. If the error is a bug in the tool, `log_bug` returns more of the
         sentence."""
         if isinstance(error, ToolCancelled):
             return
-        code, text = _blame(error, noted)
+        code, text = _blame(error, log_bug)
         self._end(wire.message(wire.FAULT, _pack((code, _bounded(text)))))
 
     def _end(self, out: bytes) -> None:
@@ -238,9 +238,9 @@ class Runtime(sdk.ToolRuntime):
 
     def end(self) -> None:
         """Raise no cancellation from now on. One on its way is taken back, or raised in here."""
-        locked(self._state, self._taken_back)
+        locked(self._state, self._take_back)
 
-    def _taken_back(self) -> None:
+    def _take_back(self) -> None:
         self._ended = True
         _clear(self._thread, None)
         if sys.getprofile() is _strike:
@@ -252,7 +252,7 @@ class Runtime(sdk.ToolRuntime):
             with contextlib.suppress(OSError):
                 self.stream.shutdown(socket.SHUT_RDWR)
             self._sending.acquire()
-        self._said_all = True
+        self._is_complete = True
         self._sending.release()
         self.stream.close()
 
@@ -362,7 +362,7 @@ def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
             yield msgspec.json.encode({"type": "usage", **event._asdict()})
 
 
-def _blame(error: BaseException, noted: Callable[[], str]) -> tuple[str, str]:
+def _blame(error: BaseException, log_bug: Callable[[], str]) -> tuple[str, str]:
     """Returns an exception as code and sentence, by whose fault it is (abi.md 4.29, 4.30)."""
     match error:
         case Fault():
@@ -371,7 +371,7 @@ def _blame(error: BaseException, noted: Callable[[], str]) -> tuple[str, str]:
             return (error.code if is_code(error.code) else "EIO"), _words(error)
         case OSError():
             return code_of(error.errno), sentence(error)
-    return "EPROTO", f"the tool failed: {sentence(error)}{noted()}"
+    return "EPROTO", f"the tool failed: {sentence(error)}{log_bug()}"
 
 
 def sentence(error: BaseException) -> str:

@@ -46,15 +46,15 @@ class Validator:
 
     def check(self, input: object) -> None:
         """Raises EINVAL for a wrong input, EPROTO for a wrong schema."""
-        compiled = self._compiled or self.compile()
+        validator = self._compiled or self.compile()
         check_depth(input)
         try:
-            if compiled.is_valid(input):
+            if validator.is_valid(input):
                 return
             schema = msgspec.json.encode(self.schema)
             if (b'"anyOf"' in schema or b'"oneOf"' in schema) and _is_large(input):
                 raise Fault("EINVAL", "input: does not fit the schema, and is too large to say where")
-            compiled.validate(input)
+            validator.validate(input)
         except jsonschema_rs.ValidationError as error:
             raise Fault("EINVAL", clipped(_Complaint(self.schema).of(error))) from None
         except ValueError as error:  # not JSON: bytes, lone surrogates, keys that are no strings
@@ -64,7 +64,7 @@ class Validator:
         """Raises EPROTO for a wrong schema."""
         try:
             check_depth(self.schema, _TOP, MAX_SCHEMA_DEPTH)
-            self._compiled = _compiled(msgspec.json.encode(self.schema))
+            self._compiled = _validator(msgspec.json.encode(self.schema))
         except Fault as fault:
             raise Fault("EPROTO", f"the tool's schema is wrong at {fault.message}") from None
         except (TypeError, ValueError, RecursionError) as error:
@@ -72,28 +72,28 @@ class Validator:
         return self._compiled
 
 
-def _compiled(schema: bytes) -> jsonschema_rs.Validator:
-    decoded = msgspec.json.decode(schema)
+def _validator(schema: bytes) -> jsonschema_rs.Validator:
+    document = msgspec.json.decode(schema)
     try:
         return jsonschema_rs.validator_for(
-            decoded,
+            document,
             validate_formats=True,
             offline=True,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS),
         )
     except jsonschema_rs.ValidationError as error:
-        raise Fault("EINVAL", clipped(_Complaint(decoded, _TOP).of(error))) from None
+        raise Fault("EINVAL", clipped(_Complaint(document, _TOP).of(error))) from None
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise Fault("EINVAL", f"{_TOP}: {error}") from None
 
 
 def _is_large(value: object) -> bool:
-    level, seen = [value], 0
-    while level and seen <= LARGE:
+    level, count = [value], 0
+    while level and count <= LARGE:
         nested = (n.values() if isinstance(n, dict) else n for n in level if isinstance(n, dict | list))
         level = list(chain.from_iterable(nested))
-        seen += len(level)
-    return seen > LARGE
+        count += len(level)
+    return count > LARGE
 
 
 class _Complaint:
@@ -119,8 +119,8 @@ class _Complaint:
         if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             return f"{self._at(path)}: takes no properties"
         if kind.name == "propertyNames":
-            what = self.of(kind.error).partition(": ")[2]
-            return f"{self._at(path)}: the property name {shown(kind.error.instance)} {what}"
+            reason = self.of(kind.error).partition(": ")[2]
+            return f"{self._at(path)}: the property name {shown(kind.error.instance)} {reason}"
         say = _SAY.get(kind.name)
         return f"{self._at(path)}: {say(error, kind) if say else error.message}"
 
@@ -136,7 +136,7 @@ class _Complaint:
         if not near:
             wrong = [e for branch in branches for e in branch if _elsewhere(e, error)]
             return f"{path}: {_together(wrong)}"
-        tags = [next((e for e in branch if _listed(e)), None) for branch in near]
+        tags = [next((e for e in branch if _values_of(e)), None) for branch in near]
         same = [tag for tag in tags if tag and tag.instance_path == (tags[0] or tag).instance_path]
         if len(same) == len(near) > 1:  # a tag tells the branches apart, and the input's is none of theirs
             return f"{self._at(same[0].instance_path)}: {_together(same)}"
@@ -153,9 +153,9 @@ def _inside(schema: Any, where: list[Step]) -> Mapping[str, Any]:
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _elsewhere(error: Error, whole: Error) -> bool:
+def _elsewhere(error: Error, group: Error) -> bool:
     """Returns True if the branch of this error expects another sort of value."""
-    return error.instance_path == whole.instance_path and error.kind.name in ("type", "const", "enum")
+    return error.instance_path == group.instance_path and error.kind.name in ("type", "const", "enum")
 
 
 def _distance(branch: list[Error]) -> tuple[int, int]:
@@ -163,7 +163,7 @@ def _distance(branch: list[Error]) -> tuple[int, int]:
     return sum(error.kind.name in ("const", "enum") for error in branch), len(branch)
 
 
-def _listed(error: Error) -> list[Any]:
+def _values_of(error: Error) -> list[Any]:
     kind: Any = error.kind
     if kind.name == "const":
         return [kind.expected_value]
@@ -174,17 +174,17 @@ def _together(wrong: list[Error]) -> str:
     """Returns the expectations of several branches in one place."""
     kinds: list[Any] = [error.kind for error in wrong]
     types = dict.fromkeys(name for kind in kinds if kind.name == "type" for name in kind.types)
-    values = [value for error in wrong for value in _listed(error)]
-    got = wrong[0].instance
+    values = [value for error in wrong for value in _values_of(error)]
+    instance = wrong[0].instance
     if not types:
-        return _expected(values, got)
-    listed = " or ".join([*types, *map(shown, values)])
-    return f"expected {listed}, got {shown(got) if values else type_name(got)}"
+        return _expectation(values, instance)
+    choices = " or ".join([*types, *map(shown, values)])
+    return f"expected {choices}, got {shown(instance) if values else type_name(instance)}"
 
 
-def _expected(values: list[Any], got: object) -> str:
+def _expectation(values: list[Any], instance: object) -> str:
     one_of = "" if len(values) == 1 else "one of "
-    return f"expected {one_of}{', '.join(map(shown, values))}, got {shown(got)}"
+    return f"expected {one_of}{', '.join(map(shown, values))}, got {shown(instance)}"
 
 
 def _count(noun: str, word: str, nouns: str = "") -> Callable[[Error, Any], str]:
@@ -217,8 +217,8 @@ _SAY: dict[str, Callable[[Error, Any], str]] = {
     "type": lambda e, k: (
         f"expected {' or '.join(sorted(k.types, key='null'.__eq__))}, got {type_name(e.instance)}"
     ),
-    "enum": lambda e, k: _expected(list(k.options), e.instance),
-    "const": lambda e, k: _expected([k.expected_value], e.instance),
+    "enum": lambda e, k: _expectation(list(k.options), e.instance),
+    "const": lambda e, k: _expectation([k.expected_value], e.instance),
     "minimum": _bound("at least"),
     "maximum": _bound("at most"),
     "exclusiveMinimum": _bound("more than"),

@@ -31,13 +31,13 @@ class WrongTool(sdk.Tool):
         raise sdk.ExecutionFailed(self._why, "EPROTO")
 
 
-def sound(found: Iterable[Any], type_: type[T]) -> Iterator[T | WrongTool]:
+def sound(descriptions: Iterable[Any], type_: type[T]) -> Iterator[T | WrongTool]:
     """Yields each tool of a plugin as an object of `type_`, or a WrongTool for each wrong one."""
-    for said in found:
+    for description in descriptions:
         try:
-            yield msgspec.convert(said, type_)
+            yield msgspec.convert(description, type_)
         except msgspec.ValidationError as error:
-            name = said.get("name") if isinstance(said, dict) else None
+            name = description.get("name") if isinstance(description, dict) else None
             yield WrongTool(name if isinstance(name, str) else "a tool", f"it is not described: {error}")
 
 

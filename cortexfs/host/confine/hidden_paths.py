@@ -33,7 +33,7 @@ def carved(view: View, caps: View) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for path, letters in ((os.path.realpath(path), letters) for path, letters in view if letters != HIDES):
         hidden = [cap for folder in hiding if is_below(folder, path) for cap in _hidden(folder)]
-        for entry in _shown(path, letters, [*plain, *hidden]):
+        for entry in _visible_paths(path, letters, [*plain, *hidden]):
             found.append(entry)
             if len(found) > MOST:
                 why = f"over {MOST} files lie beside folders that are hidden from it"
@@ -70,7 +70,7 @@ def _is_within(cap: str, folder: str) -> bool:
     return cap.startswith(folder) and cap != folder and is_below(os.path.dirname(cap), folder)
 
 
-def _shown(path: str, letters: str, caps: View) -> Iterator[tuple[str, str]]:
+def _visible_paths(path: str, letters: str, caps: View) -> Iterator[tuple[str, str]]:
     above = [most for capped, most in caps if _is_of(path, capped)]
     letters = "".join(letter for letter in letters if all(letter in most for most in above))
     if not any(_is_within(capped, path) and set(letters) - set(most) for capped, most in caps):
@@ -82,4 +82,4 @@ def _shown(path: str, letters: str, caps: View) -> Iterator[tuple[str, str]]:
     for name in _names(path):
         entry = os.path.join(path, name)
         if not os.path.islink(entry):  # a link's target is shown at its own path, or not
-            yield from _shown(entry, letters, caps)
+            yield from _visible_paths(entry, letters, caps)

@@ -85,12 +85,12 @@ def enters_pid_namespace(identity: Identity) -> bool:
 
 
 @contextmanager
-def _step(what: str) -> Iterator[None]:
+def _step(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"no tool can run as you here: the daemon could not {what} ({reason})"
+        message = f"no tool can run as you here: the daemon could not {action} ({reason})"
         raise Fault("EACCES", message) from error
 
 
@@ -134,8 +134,8 @@ def _pid_of(pidfd: int) -> int:
 
 
 def _check_root(identity: Identity, root_fd: int | None) -> None:
-    wanted = identity.root != (0, 0)
-    if wanted != (root_fd is not None):
+    has_root = identity.root != (0, 0)
+    if has_root != (root_fd is not None):
         raise Fault("EACCES", "no tool can run below your root directory: the daemon passed no descriptor")
     if root_fd is not None:
         with _step("find your root directory"):

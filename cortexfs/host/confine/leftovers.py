@@ -27,8 +27,8 @@ _ROUNDS = 200  # processes born during one round are killed in the next
 
 def name_of(state: str) -> str:
     """Returns the mark's name for this state directory: the same path may be another directory elsewhere."""
-    seen = os.stat(state)
-    return f"{_NAME}-{seen.st_dev}-{seen.st_ino}"
+    status = os.stat(state)
+    return f"{_NAME}-{status.st_dev}-{status.st_ino}"
 
 
 def mark(state: str, name: str) -> None:

@@ -42,11 +42,11 @@ def restrict(limits: HostLimits, tasks: int | None) -> None:
         lower(resource.RLIMIT_NPROC, tasks + limits.processes)
 
 
-def lower(which: int, most: int, *, for_good: bool = False) -> None:
+def lower(kind: int, most: int, *, for_good: bool = False) -> None:
     """Limit this process, and its children, to `most`, or to less if its hard limit is lower."""
-    hard = resource.getrlimit(which)[1]
+    hard = resource.getrlimit(kind)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(which, (most, most if for_good else hard))
+    resource.setrlimit(kind, (most, most if for_good else hard))
 
 
 def tasks_of(uid: int) -> int:
@@ -129,7 +129,7 @@ class Groups:
     def _make(cls, base: Path, daemon: int) -> Groups:
         _clear(base)
         path = base / f"{PREFIX}{daemon}.{os.getpid()}"
-        lock = _claimed(path)
+        lock = _claim(path)
         for controllers in (base, path):
             with suppress(OSError):  # v1 has no such file; v2 may not let us
                 (controllers / "cgroup.subtree_control").write_text("+pids")
@@ -179,19 +179,19 @@ def hierarchies() -> list[tuple[str, Path]]:
     return sorted(found, key=lambda each: not each[0])
 
 
-def _claimed(path: Path) -> int:
+def _claim(path: Path) -> int:
     """Make the directory and lock it. Between both, another starting fork server may remove it as stale; then
     it is made again. Other users cannot open it, and so cannot lock it."""
     for _ in range(_CLEARINGS):
         with suppress(FileExistsError):
             path.mkdir(0o711)
         with suppress(FileNotFoundError, BlockingIOError):
-            return _locked(path)
+            return _lock(path)
         time.sleep(KILLING_SECONDS)
     raise TimeoutError(f"{path} is locked by another process")
 
 
-def _locked(path: Path) -> int:
+def _lock(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,7 +207,7 @@ def _clear(base: Path) -> None:
     """End what killed fork servers left; a living one holds the lock on its directory."""
     for stale in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            lock = _locked(stale)
+            lock = _lock(stale)
             try:
                 groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
                 for _ in range(_CLEARINGS):
@@ -243,7 +243,7 @@ def kill_strays(known: Collection[int]) -> bool:
 
 def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:
     """Returns (parent, state) by pid of our living descendants, without the known and those below them."""
-    processes = {pid: seen for pid in pids() if (seen := _parent_and_state(pid))}
+    processes = {pid: process for pid in pids() if (process := _parent_and_state(pid))}
     below: dict[int, list[int]] = {}
     for pid, (parent, state) in processes.items():
         if state not in b"ZX":
@@ -267,8 +267,8 @@ def _signal(pid: int, parent: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(pid)
         try:
-            seen = _parent_and_state(pid)
-            if seen is not None and seen[0] == parent:
+            process = _parent_and_state(pid)
+            if process is not None and process[0] == parent:
                 signal.pidfd_send_signal(pidfd, number)
         finally:
             os.close(pidfd)

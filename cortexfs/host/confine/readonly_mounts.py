@@ -60,9 +60,9 @@ def sealed(path: str) -> str | None:
                 socket.send_fds(theirs, [b"p"], [copy])
             os._exit(0)
         theirs.close()
-        _, found, _ = syscalls.receive(ours, 1, 1)
+        _, rights, _ = syscalls.receive(ours, 1, 1)
         os.waitpid(pid, 0)
-    return f"/proc/self/fd/{found[0]}" if found else None
+    return f"/proc/self/fd/{rights[0]}" if rights else None
 
 
 def _map(uid: int, gid: int) -> None:

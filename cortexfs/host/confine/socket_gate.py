@@ -42,10 +42,10 @@ def answer(listener: int, device: int) -> None:
     # The process may end at any time; then nobody awaits an answer.
     with suppress(OSError):
         question, pid = syscalls.seccomp_question(listener)
-        runs_ours = False
+        is_allowed = False
         with suppress(OSError, LookupError, ValueError):  # it has ended, or has too many files
-            runs_ours = _is_runner(pid) and set(_opened(pid)) == {device}
-        syscalls.seccomp_answer(listener, question, allow=runs_ours)
+            is_allowed = _is_runner(pid) and set(_devices(pid)) == {device}
+        syscalls.seccomp_answer(listener, question, allow=is_allowed)
 
 
 def _is_runner(pid: int) -> bool:
@@ -58,14 +58,14 @@ def _is_runner(pid: int) -> bool:
     return False
 
 
-def _opened(pid: int) -> Iterator[int]:
+def _devices(pid: int) -> Iterator[int]:
     """Yields the devices of files that a program itself opened without reading, as the runner opens its
     object.
 
     Descriptors that it inherited are not close-on-exec: they would have been closed.
     """
-    with os.scandir(f"/proc/{pid}/fd") as found:
-        numbers = [entry.name for entry in itertools.islice(found, _MOST)]
+    with os.scandir(f"/proc/{pid}/fd") as entries:
+        numbers = [entry.name for entry in itertools.islice(entries, _MOST)]
     if len(numbers) == _MOST:
         raise ValueError("there may be more")
     for number in numbers:

@@ -85,7 +85,7 @@ sendmmsg recvmmsg shutdown
 class Ground(NamedTuple):
     sealed: bool  # no file can be changed through the hosts' executed program (readonly_mounts.py)
     state: str = ""  # the daemon's state directory; empty: there is none
-    kept: str = ""  # the folder of the files that plugins keep
+    plugins_folder: str = ""  # the folder of the files that plugins keep
     mark: str = ""  # of that directory's hosts (leftovers.py)
 
 
@@ -96,31 +96,31 @@ class Confinement:
         self._ground = ground
         self._identity = identity
         self._plugin = plugin
-        self._claimed: View = ()  # the paths that the plugin's claims leave open
-        self._shown: View = ()  # the paths that the identity's view leaves open
+        self._claimed_paths: View = ()  # the paths that the plugin's claims leave open
+        self._open_paths: View = ()  # the paths that the identity's view leaves open
         self._keeps_metadata = False  # its mounts keep it, so that no call has to be refused
 
     def enclose(self) -> None:
         """As the caller, find the open paths, and let no others be changed. Raises Fault EACCES."""
         identity, plugin = self._identity, self._plugin
-        kept = plugin_state.view(plugin, identity)
+        kept_paths = plugin_state.view(plugin, identity)
         views = []
         if plugin.sandbox is not None and plugin.sandbox.view is not None:
-            self._claimed = (*plugin.sandbox.view, *SHOWN, *CODE, *kept)
-            views.append(self._claimed)
+            self._claimed_paths = (*plugin.sandbox.view, *SHOWN, *CODE, *kept_paths)
+            views.append(self._claimed_paths)
         if identity.view is not None:
             own: View = ((plugin.path, "rx"),) if plugin.path else ()
-            shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
+            open_paths = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
             # Added later, as the caps close these: they are beside the daemon's own files.
-            self._shown = (*shown, *kept, *plugin_state.scratch_view(identity))
-            views.append(self._shown)
+            self._open_paths = (*open_paths, *kept_paths, *plugin_state.scratch_view(identity))
+            views.append(self._open_paths)
         if not self._ground.sealed:  # the filter refuses the calls instead
             return
         try:
             readonly_mounts.enter()
         except OSError:  # no mounts are allowed in this caller's namespaces
             return
-        with _told():
+        with _as_fault():
             for view in views:
                 readonly_mounts.keep(view)
             if self._ground.state:
@@ -132,11 +132,11 @@ class Confinement:
         Returns a descriptor if socket_gate.py has to answer questions. Raises Fault."""
         identity, sandbox = self._identity, self._plugin.sandbox
         if sandbox is not None:
-            box(sandbox, self._claimed, metadata=self._keeps_metadata)
+            box(sandbox, self._claimed_paths, metadata=self._keeps_metadata)
         asks = None
         if identity.view is not None:
-            with _told():
-                landlock.restrict(self._shown, network=identity.network)
+            with _as_fault():
+                landlock.restrict(self._open_paths, network=identity.network)
                 asks = seccomp.restrict(network=identity.network, metadata=self._keeps_metadata)
         if self._plugin.kind == WASM and os.uname().machine in seccomp.MACHINES:
             seccomp.allow_only(WASM_CALLS)  # last: it allows no other filter
@@ -144,7 +144,7 @@ class Confinement:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_fault() -> Iterator[None]:
     try:
         yield
     except OSError as error:

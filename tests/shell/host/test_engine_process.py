@@ -27,5 +27,5 @@ def test_what_cannot_be_imported_names_its_remedy(
 
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(engine_process.Unusable) as failed:
-        engine_process._served(LOAD)
+        engine_process._serve(LOAD)
     assert str(failed.value) == f"xllamacpp cannot be imported: {problem}; {mend}"

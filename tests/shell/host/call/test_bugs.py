@@ -115,7 +115,7 @@ def raised(plugin: hostcalls.Plugin, source: str, path: Path) -> str:
     try:
         exec(compile(source, path, "exec"), {"_Unspeakable": _Unspeakable})
     except BaseException as error:
-        return bugs.noted(plugin, error)
+        return bugs.log_bug(plugin, error)
     raise AssertionError
 
 

@@ -61,7 +61,7 @@ def test_no_other_user_can_lock_what_a_fork_server_has_locked(base: Path) -> Non
 def test_a_directory_that_was_cleared_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, locked = tmp_path / "mine", limits._locked
+    wanted, locked = tmp_path / "mine", limits._lock
     seen: list[Path] = []
 
     def cleared(path: Path) -> int:
@@ -70,8 +70,8 @@ def test_a_directory_that_was_cleared_before_it_was_locked_is_made_again(
         seen.append(path)
         return locked(path)
 
-    monkeypatch.setattr(limits, "_locked", cleared)
-    os.close(limits._claimed(wanted))
+    monkeypatch.setattr(limits, "_lock", cleared)
+    os.close(limits._claim(wanted))
     assert wanted.is_dir()
     assert len(seen) == 2
 
@@ -88,12 +88,12 @@ def test_a_lock_on_what_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.
     wanted.mkdir()
     monkeypatch.setattr(os, "open", late)
     with pytest.raises(FileNotFoundError, match="was removed before it could be locked"):
-        limits._locked(wanted)
+        limits._lock(wanted)
 
 
 def test_what_a_dead_fork_server_left_is_cleared_and_what_a_living_one_holds_is_not(base: Path) -> None:
     dead, living = base / f"{limits.PREFIX}1.1", base / f"{limits.PREFIX}1.2"
-    lock = limits._claimed(living)
+    lock = limits._claim(living)
     try:
         (dead / "1").mkdir(parents=True)
         limits._clear(base)
