@@ -64,14 +64,14 @@ _decode = msgspec.json.Decoder(EsmMessage).decode
 class EsmError(Exception):
     """The plugin's code threw this; the stack is Deno's."""
 
-    def __init__(self, said: str, stack: str) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, stack: str) -> None:
+        super().__init__(message)
         self.stack = stack
 
 
 class EsmCall(persistent.ChildCall[EsmMessage]):
-    def __init__(self, nudge: Callable[[], None], given: Sequence[str]) -> None:
-        self._given = given
+    def __init__(self, nudge: Callable[[], None], granted: Sequence[str]) -> None:
+        self._granted = granted
         over = f"its output for one call is over {OUTPUT_BYTES >> 20} MiB"
         super().__init__(OUTPUT_BYTES, over, "timed out", nudge)
 
@@ -80,15 +80,15 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
             if runtime is not None and self.waits():
                 with shielded(runtime):
                     leading.lead(self.waits, until)
-            said = self.next(until)
-            if runtime is not None and said.progress is not None:
-                runtime.emit_progress(said.progress)
-            if runtime is not None and said.delta is not None:
-                runtime.emit(said.delta)
-            if said.error is not None:
-                raise EsmError(in_our_words(said.error, self._given), said.stack)
-            if said.is_last:
-                return said.result
+            message = self.next(until)
+            if runtime is not None and message.progress is not None:
+                runtime.emit_progress(message.progress)
+            if runtime is not None and message.delta is not None:
+                runtime.emit(message.delta)
+            if message.error is not None:
+                raise EsmError(in_our_words(message.error, self._granted), message.stack)
+            if message.is_last:
+                return message.result
 
 
 class DenoStart(NamedTuple):
@@ -99,21 +99,21 @@ class DenoStart(NamedTuple):
     directory: str
     umask: int
     confine: Callable[[], None]
-    given: Sequence[str] = ()  # the permissions of Deno that it has, perhaps not for all places
+    granted: Sequence[str] = ()  # the permissions of Deno that it has, perhaps not for all places
 
 
 class DenoProcess(persistent.Warm[EsmCall]):
     BACKLOG = 64 << 20  # for a process that does not read
 
-    def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
-        self._core = OneCore(is_used="run" not in start.given)  # else it may start programs
-        self._is_told = False  # it got a first message
+    def __init__(self, start: DenoStart, answer: Answer, subject: str) -> None:
+        self._core = OneCore(is_used="run" not in start.granted)  # else it may start programs
+        self._has_message = False  # it got a first message
         super().__init__(_LINE, f"{OUTPUT_BYTES >> 20} MiB")
-        self._how = start
+        self._deno_start = start
         self._answer = answer
-        self._who = who
+        self._subject = subject
         self._secret = secrets.token_hex(32).encode()
-        self._heard_of: set[int] = set()  # of the owed calls, those whose cancel was read
+        self._acks: set[int] = set()  # of the owed calls, those whose cancel was read
         self._fatal = ""
 
     # -- from threads of calls
@@ -123,7 +123,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         if isinstance(error, Fault):
             raise error
         if error is not None:
-            raise Fault("EHOSTDOWN", f"{self._who}: Deno does not start: {sentence(error)}")
+            raise Fault("EHOSTDOWN", f"{self._subject}: Deno does not start: {sentence(error)}")
 
     def ask(self, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None = None) -> Any:
         """Returns the result. Raises `EsmError` with what the plugin threw, or `Fault` if there is no answer.
@@ -131,7 +131,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         With EAGAIN nothing of the request was done.
         """
         until = time.monotonic() + seconds
-        call = EsmCall(self._leading.nudge, self._how.given)
+        call = EsmCall(self._leading.nudge, self._how.granted)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
@@ -155,14 +155,14 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
     def _ask(self, call: EsmCall, request: dict[str, Any]) -> None:
         if not self._begin(call, request):
-            raise Fault("EAGAIN", f"{self._who} ends")
+            raise Fault("EAGAIN", f"{self._subject} ends")
 
     def _put(self, message: dict[str, Any]) -> None:
-        if self._is_told and len(self._calls) == 1:  # else it is awake: it starts, or has other calls
+        if self._has_message and len(self._calls) == 1:  # else it is awake: it starts, or has other calls
             self._core.wake(self._child.pid, partial(super()._put, message))
         else:
             super()._put(message)
-        self._is_told = True
+        self._has_message = True
 
     # -- the process's thread
 
@@ -172,18 +172,18 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
     def _spawn_confined(self) -> None:
         syscalls.unshare(syscalls.CLONE_FS)
-        os.umask(self._how.umask)
-        os.chdir(self._how.directory or "/")
-        self._how.confine()
-        self._child.start(self._how.argv, self._how.environment)
+        os.umask(self._deno_start.umask)
+        os.chdir(self._deno_start.directory or "/")
+        self._deno_start.confine()
+        self._child.start(self._deno_start.argv, self._deno_start.environment)
 
     def _give_up(self, overdue: list[int]) -> None:
         """Lines are read in order: calls after one that the process has not read were not begun."""
-        stuck = min((call for call in overdue if call not in self._heard_of), default=self._last)
+        stuck = min((call for call in overdue if call not in self._acks), default=self._last)
         for call in self._calls.values():
             if call.id > stuck and not call.ended:
                 call.ended = True
-                call.put(Fault("EAGAIN", f"{self._who} did not begin this call"))
+                call.put(Fault("EAGAIN", f"{self._subject} did not begin this call"))
 
     # -- called by the reader: the process's thread, or a call that leads
 
@@ -191,41 +191,41 @@ class DenoProcess(persistent.Warm[EsmCall]):
         if not line.startswith(self._secret):
             raise Fault("EPROTO", "wrote to the channel of its host")
         try:
-            said = _decode(line[len(self._secret) :])
+            message = _decode(line[len(self._secret) :])
         except (ValueError, RecursionError) as error:
             raise Fault("EPROTO", f"sent its host a wrong message: {why_unread(error)}") from None
-        if said.ask:
-            self._reply(said)
-        elif said.fatal is not None:
-            self._fatal = said.fatal
+        if message.ask:
+            self._reply(message)
+        elif message.fatal is not None:
+            self._fatal = message.fatal
         else:
             with self._lock:
-                self._heard(said, len(line))
+                self._handle(message, len(line))
 
-    def _heard(self, said: EsmMessage, size: int) -> None:
-        if said.ack:
-            self._heard_of |= {said.ack} & self._owed.keys()
+    def _handle(self, message: EsmMessage, size: int) -> None:
+        if message.ack:
+            self._acks |= {message.ack} & self._owed.keys()
             return
-        self._sort(said.id, said, size, said.is_last)
-        if said.is_last:
-            self._heard_of.discard(said.id)
+        self._sort(message.id, message, size, message.is_last)
+        if message.is_last:
+            self._acks.discard(message.id)
 
-    def _reply(self, said: EsmMessage) -> None:
-        answer: dict[str, Any] = {"answer": said.ask}
+    def _reply(self, message: EsmMessage) -> None:
+        answer: dict[str, Any] = {"answer": message.ask}
         try:
-            answer["value"] = self._answer(said.what, said.args)
+            answer["value"] = self._answer(message.what, message.args)
         except StateRefusal as refused:
             answer["error"] = str(refused)
         with self._lock:
             self._put(answer)
 
-    def _tell(self, why: str, printed: str, left: list[EsmCall]) -> None:
+    def _tell(self, why: str, ending: str, calls: list[EsmCall]) -> None:
         if self._fatal:
             why = f"{why}: {self._fatal}"
-        for call in left:
-            call.put(Fault("EPROTO", f"{self._who} {why}{printed}"))
-        if left or self._fatal:
-            print(f"{self._who} {why}", file=sys.stderr)
+        for call in calls:
+            call.put(Fault("EPROTO", f"{self._subject} {why}{ending}"))
+        if calls or self._fatal:
+            print(f"{self._subject} {why}", file=sys.stderr)
 
 
 class ProcessPlace(NamedTuple):

@@ -66,32 +66,32 @@ def registries() -> dict[str, str]:
     return chosen
 
 
-def fetch(wanted: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
+def fetch(request: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
     """Returns the files by their paths: LOCK, and below CACHE. `private` are networks that are open, too."""
     chosen = registries()
-    with tempfile.TemporaryDirectory(prefix="ctx-fetch-") as made, Outlet(private, MAX_BYTES) as outlet:
-        base = Path(os.path.realpath(made))
-        _write(base, wanted)
-        told = _Deno(base, wanted.root, outlet, chosen).run(tell)
-        if told is not None:
-            if broken := syntax_error(told, str(base / "plugin")):
-                raise Fault("EINVAL", broken)
-            raise Fault("EIO", f"its imports cannot be fetched: {_sentence(told, base, outlet)}")
-        found = {f"{CACHE}/{path}": data for path, data in kept(base / CACHE, chosen)}
+    with tempfile.TemporaryDirectory(prefix="ctx-fetch-") as folder, Outlet(private, MAX_BYTES) as outlet:
+        base = Path(os.path.realpath(folder))
+        _write(base, request)
+        output = _Deno(base, request.root, outlet, chosen).run(tell)
+        if output is not None:
+            if fault := syntax_error(output, str(base / "plugin")):
+                raise Fault("EINVAL", fault)
+            raise Fault("EIO", f"its imports cannot be fetched: {_sentence(output, base, outlet)}")
+        found = {f"{CACHE}/{path}": data for path, data in files_of(base / CACHE, chosen)}
         if (lock := base / LOCK).is_file():
             found[LOCK] = lock.read_bytes()
         return {**found, REGISTRIES: msgspec.json.encode(chosen)} if chosen else found
 
 
-def _write(base: Path, wanted: FetchRequest) -> None:
+def _write(base: Path, request: FetchRequest) -> None:
     for folder in ("empty", "plugin", CACHE):
         (base / folder).mkdir()
-    for name, data in wanted.files.items():
+    for name, data in request.files.items():
         path = base / "plugin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    if wanted.lock is not None:
-        (base / LOCK).write_bytes(wanted.lock)
+    if request.lock is not None:
+        (base / LOCK).write_bytes(request.lock)
 
 
 class _Deno:
@@ -104,9 +104,9 @@ class _Deno:
 
     def run(self, tell: Tell) -> str | None:
         """Returns Deno's output if it fails, and else None."""
-        with open(self._base / "said", "w+b") as said:
+        with open(self._base / "said", "w+b") as output:
             try:
-                process = apart(partial(self._started, said.fileno()))
+                process = apart(partial(self._spawn, output.fileno()))
             except OSError as error:
                 raise Fault("EHOSTDOWN", f"Deno does not start: {error}") from None
             try:
@@ -114,14 +114,14 @@ class _Deno:
             finally:
                 with suppress(ProcessLookupError):  # it is not reaped yet, so that the number is no other's
                     os.killpg(process.pid, signal.SIGKILL)
-                status = _reaped(process)
-            said.seek(0)
-            text = said.read(_MAX_SAID).decode(errors="replace")
+                status = _exit_status(process)
+            output.seek(0)
+            text = output.read(_MAX_SAID).decode(errors="replace")
         if status == _UNHEARD:
             return "its exit status is unknown, as other code in this process collected it; try again"
         return text or "it ended without a message" if status else None
 
-    def _started(self, said: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, output: int) -> subprocess.Popen[bytes]:
         """Runs in a thread of its own: powers given up are gone for good, and for its children, too."""
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         with suppress(Fault):  # a kernel without it: the proxy variables alone lead Deno to the outlet
@@ -143,7 +143,7 @@ class _Deno:
             cwd=self._base / "empty",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
             start_new_session=True,
         )
 
@@ -165,13 +165,13 @@ class _Deno:
             look = polled(ends)
             while not look.poll(LOOK_SECONDS * 1000):
                 tell(self._outlet.connections, self._outlet.arrived)
-                for _ in _found(self._base / CACHE):  # this raises Fault beyond the limits
+                for _ in _cache_paths(self._base / CACHE):  # this raises Fault beyond the limits
                     pass
                 if time.monotonic() > end:
                     raise Fault("ETIMEDOUT", f"its imports did not arrive within {SECONDS:g} s")
 
 
-def _reaped(process: subprocess.Popen[bytes]) -> int:
+def _exit_status(process: subprocess.Popen[bytes]) -> int:
     """Returns its exit status. If other code took it, subprocess would report 0, a success."""
     process.returncode = _UNHEARD
     with suppress(ChildProcessError):
@@ -179,7 +179,7 @@ def _reaped(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
-def _found(cache: Path) -> Iterator[tuple[str, str]]:
+def _cache_paths(cache: Path) -> Iterator[tuple[str, str]]:
     """Yields paths below the cache and their files. Raises Fault beyond the limits."""
     room, files = MAX_BYTES, MAX_FILES
     for above, _, names in os.walk(cache):
@@ -189,22 +189,22 @@ def _found(cache: Path) -> Iterator[tuple[str, str]]:
                 room -= os.lstat(path).st_size
             files -= 1
             if room < 0 or files < 0:
-                what = f"{MAX_BYTES >> 20} MiB" if room < 0 else f"{MAX_FILES} files"
-                raise Fault("EMSGSIZE", f"its imports are over {what}")
+                limit = f"{MAX_BYTES >> 20} MiB" if room < 0 else f"{MAX_FILES} files"
+                raise Fault("EMSGSIZE", f"its imports are over {limit}")
             yield path[len(str(cache)) + 1 :], path
 
 
-def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+def files_of(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yields the files of a cache that the plugin keeps. `chosen` are the registries of its packages."""
     # npm/HOST, and as many folders as the registry's address has: below it lies NAME, or @SCOPE/NAME
     path = urllib.parse.urlsplit(chosen.get("NPM_CONFIG_REGISTRY", "")).path
     above = 2 + len([*filter(None, path.split("/"))])
-    for path, file in _found(cache):
+    for path, file in _cache_paths(cache):
         parts = path.split("/")
         is_run = parts[0] != "npm" or not (path.endswith(_NEVER_RUN) or _is_catalogue(parts[above:]))
         if parts[0] in KEPT and is_run:
-            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
-                yield path, opened.read()
+            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as reader:
+                yield path, reader.read()
 
 
 def _is_catalogue(parts: Sequence[str]) -> bool:
@@ -213,11 +213,11 @@ def _is_catalogue(parts: Sequence[str]) -> bool:
     return len(parts) == 2 + is_scoped and parts[-1] == "registry.json"
 
 
-def _sentence(said: str, base: Path, outlet: Outlet) -> str:
+def _sentence(output: str, base: Path, outlet: Outlet) -> str:
     """Returns why it failed: the refusals on the way out, or Deno's error."""
     if outlet.refusals:
         return "; ".join(outlet.refusals)
-    _, _, error = f"\n{said}".rpartition("\nerror: ")
-    lines = [line.strip() for line in (error or said).splitlines() if line.strip()]
-    told = " ".join(lines).replace(f"file://{base}/plugin/", "").replace(f"{base}/plugin/", "")
-    return clipped(in_our_words(told), _SHOWN)
+    _, _, error = f"\n{output}".rpartition("\nerror: ")
+    lines = [line.strip() for line in (error or output).splitlines() if line.strip()]
+    message = " ".join(lines).replace(f"file://{base}/plugin/", "").replace(f"{base}/plugin/", "")
+    return clipped(in_our_words(message), _SHOWN)

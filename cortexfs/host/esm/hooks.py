@@ -70,8 +70,11 @@ class CommandTool(Hidden):
         every: tuple[Argument | Option, ...] = (*command.args, *command.options)
         self.input_schema = {  # abi.md 9.17
             "type": "object",
-            "properties": {one.name: {"type": one.type, "description": one.description} for one in every},
-            "required": [one.name for one in command.args if one.required],
+            "properties": {
+                argument.name: {"type": argument.type, "description": argument.description}
+                for argument in every
+            },
+            "required": [argument.name for argument in command.args if argument.required],
             "additionalProperties": False,
         }
         self._plugin = plugin
@@ -79,10 +82,10 @@ class CommandTool(Hidden):
 
     def _run(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
         directory, name = os.getcwd(), self._declared.name
-        seen = context(runtime, directory) | {"toolName": name}
-        request = {"do": "command", "command": name, "args": input, "context": seen}
-        said = self._plugin.ask(directory, request, COMMAND_SECONDS, runtime)
-        return said if isinstance(said, str) else ""
+        facts = context(runtime, directory) | {"toolName": name}
+        request = {"do": "command", "command": name, "args": input, "context": facts}
+        answer = self._plugin.ask(directory, request, COMMAND_SECONDS, runtime)
+        return answer if isinstance(answer, str) else ""
 
     def facts(self) -> dict[str, Any]:
         return {"command": msgspec.to_builtins(self._declared)}
@@ -92,8 +95,8 @@ def hidden(
     plugin: EsmPlugin, has: Collection[str], events: Collection[str], commands: Iterable[CommandField]
 ) -> Iterator[Hidden]:
     def uninstall(input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        said = plugin.uninstall()
-        return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
+        failures = plugin.uninstall()
+        return sdk.ToolResult.error("; ".join(failures)) if failures else sdk.ToolResult.success("")
 
     def deliver(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:  # abi.md 9.13, 9.42
         if event.get("type") in events:
@@ -114,9 +117,9 @@ def _middleware(plugin: EsmPlugin, export: str) -> Callable[[dict[str, Any], sdk
         request = {"do": "hook", "hook": export, "args": [input], "bare": True}
         directory = os.getcwd()
         plugin.ready(directory, runtime)  # loading has a limit of its own
-        said = plugin.ask(directory, request, HOOK_SECONDS, runtime)
+        answer = plugin.ask(directory, request, HOOK_SECONDS, runtime)
         try:
-            result = msgspec.convert({} if said is None else said, HookResult)
+            result = msgspec.convert({} if answer is None else answer, HookResult)
         except msgspec.ValidationError as error:
             raise Fault("EPROTO", f"{export} returned a wrong result: {error}") from None
         return msgspec.json.encode(result).decode()
@@ -137,13 +140,13 @@ def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[Com
 
 def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
     """Returns the facts of a ToolContext about the call, beside those that the process knows itself."""
-    seen = runtime.invocation
+    invocation = runtime.invocation
     return {
-        **({"dryRun": True} if seen.dry_run else {}),
-        "toolName": seen.tool_name,
-        "sessionId": seen.session_id,
-        "agentId": seen.actor,
-        "source": seen.source,
+        **({"dryRun": True} if invocation.dry_run else {}),
+        "toolName": invocation.tool_name,
+        "sessionId": invocation.session_id,
+        "agentId": invocation.actor,
+        "source": invocation.source,
         "workingDir": directory,
         "workspaceDir": directory,
     }

@@ -88,22 +88,22 @@ def is_scoped(capabilities: Sequence[str]) -> bool:
 
 
 def command(declared: EsmModule, directory: str) -> list[str]:
-    given, fetched = deno_permissions(declared.capabilities), declared.fetched
+    rights, fetched = deno_permissions(declared.capabilities), declared.fetched
     own = [declared.folder, str(SCRIPTS / "plugins.js")]
-    read = [*own, *([directory] if directory and "read" in given else ())]
-    flags = [f"--allow-read={_listed(read)}"]
-    if write := _written(declared, directory):
-        flags.append(f"--allow-write={_listed(write)}")
+    read = [*own, *([directory] if directory and "read" in rights else ())]
+    flags = [f"--allow-read={_comma_list(read)}"]
+    if write := _writable(declared, directory):
+        flags.append(f"--allow-write={_comma_list(write)}")
     # Never to be opened, whatever other files it may open.
     hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
     if hidden:
-        flags.append(f"--deny-read={_listed(hidden)}")
+        flags.append(f"--deny-read={_comma_list(hidden)}")
     if closed := [*hidden, *([fetched.folder] if fetched else ())]:
-        flags.append(f"--deny-write={_listed(closed)}")
-    if "run" in given:
+        flags.append(f"--deny-write={_comma_list(closed)}")
+    if "run" in rights:
         flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
-    if "net" in given:
-        flags += ["--allow-net", *_closed(declared.private)]
+    if "net" in rights:
+        flags += ["--allow-net", *_network_flags(declared.private)]
     flags += (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED) if fetched else _ALONE
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
     engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
@@ -123,26 +123,26 @@ def environment(
     return own
 
 
-def _written(declared: EsmModule, directory: str) -> list[str]:
+def _writable(declared: EsmModule, directory: str) -> list[str]:
     """Returns the writable folders. Its own is none if packages lie in it, as no part can be closed again."""
     if "write" not in deno_permissions(declared.capabilities):
         return []
     return [*([] if declared.fetched else [declared.folder]), *([directory] if directory else [])]
 
 
-def _listed(paths: Sequence[str]) -> str:
+def _comma_list(paths: Sequence[str]) -> str:
     for path in paths:
         if "," in path:
-            told = "Deno takes no comma in the name of a directory that it gives access to"
-            raise Fault("EINVAL", f"{told}; rename it, or work in another: {path}")
+            message = "Deno takes no comma in the name of a directory that it gives access to"
+            raise Fault("EINVAL", f"{message}; rename it, or work in another: {path}")
     return ",".join(dict.fromkeys(paths))
 
 
-def _closed(private: Sequence[str]) -> Iterator[str]:
+def _network_flags(private: Sequence[str]) -> Iterator[str]:
     """Yields a flag that closes every network that is neither public nor granted by the administrator."""
-    given = networks.granted(private)
-    own = [f"[{each}]" for each in _LOOPBACK if not any(each in network for network in given)]
-    if closed := [*map(str, networks.closed_4(given)), *own]:
+    grants = networks.granted(private)
+    own = [f"[{each}]" for each in _LOOPBACK if not any(each in network for network in grants)]
+    if closed := [*map(str, networks.closed_4(grants)), *own]:
         yield f"--deny-net={','.join(closed)}"
 
 
@@ -151,18 +151,18 @@ def _closed(private: Sequence[str]) -> Iterator[str]:
 
 def confine(declared: EsmModule, directory: str) -> None:
     """Close to this thread, and to its children, all that its Deno does not need."""
-    given = deno_permissions(declared.capabilities)
-    if "run" in given:
+    rights = deno_permissions(declared.capabilities)
+    if "run" in rights:
         return
-    _show(declared.folder, directory, given, _written(declared, directory))
+    _show(declared.folder, directory, rights, _writable(declared, directory))
     # IPv6 only with such a grant, as addresses do not tell which of them are public.
     has_6 = any(each.version == 6 for each in networks.granted(declared.private))
     families = (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
-    seccomp.close(network="net" in given, unix=True, families=families)
+    seccomp.close(network="net" in rights, unix=True, families=families)
     powers.keep(_POWERS)  # last, as the others may need more powers
 
 
-def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:
+def _show(folder: str, directory: str, rights: Sequence[str], writes: Sequence[str]) -> None:
     view: list[tuple[str, str]] = [
         *SHOWN,
         (os.path.realpath(_SHELL), "rx"),
@@ -171,26 +171,26 @@ def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[st
         *_PARSER,
         (os.path.realpath(folder), "r" + "w" * (folder in writes)),
     ]
-    if directory and {"read", "write"} & set(given):
-        access = "r" * ("read" in given) + "w" * (directory in writes)
+    if directory and {"read", "write"} & set(rights):
+        access = "r" * ("read" in rights) + "w" * (directory in writes)
         view.append((os.path.realpath(directory), access))
-    if "net" in given:
+    if "net" in rights:
         view += [(os.path.realpath(path), access) for path, access in NETWORK]
     try:
-        landlock.restrict(view, network="net" in given)
+        landlock.restrict(view, network="net" in rights)
     except Fault:  # a kernel without it: Deno's own permissions remain
         return
 
 
 def check(folder: str) -> None:
     """Refuse a folder with a link that leads out of it: Deno would follow it."""
-    seen = 0
+    count = 0
     for place, directories, files in os.walk(folder):
         for name in (*directories, *files):
             path = os.path.join(place, name)
             mode = os.lstat(path)
-            seen += 1
+            count += 1
             if stat.S_ISLNK(mode.st_mode) or (stat.S_ISREG(mode.st_mode) and mode.st_nlink > 1):
                 raise Fault("EPROTO", f"{path} is a link; a plugin's folder holds files and folders alone")
-            if seen > MAX_FILES:
+            if count > MAX_FILES:
                 raise Fault("EPROTO", f"its folder holds over {MAX_FILES} files")

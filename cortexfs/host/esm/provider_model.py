@@ -44,9 +44,9 @@ class EsmModel(sdk.Model):
         if request.system:
             messages.insert(0, {"role": "system", "content": request.system})
         options = {**request.parameters, "model": self._model, "messages": messages}
-        asked = {"do": "provider", "provider": self._kind, "options": options}
+        question = {"do": "provider", "provider": self._kind, "options": options}
         try:
-            answer = msgspec.convert(self._plugin.ask(os.getcwd(), asked, MODEL_SECONDS, runtime), _Answer)
+            answer = msgspec.convert(self._plugin.ask(os.getcwd(), question, MODEL_SECONDS, runtime), _Answer)
         except child.EsmError as failed:
             raise sdk.ExecutionFailed(str(failed)) from None
         except msgspec.ValidationError as error:

@@ -30,17 +30,17 @@ _ADD = re.compile(r"\s*hint: If you want to use [^`]*`deno add (\S+?)`(?: or `de
 _NONE = "it takes a permission that no capability gives"
 
 
-def in_our_words(said: str, given: Collection[str] = ()) -> str:
+def in_our_words(message: str, granted: Collection[str] = ()) -> str:
     """Returns the message with the missing capability in place of Deno's flag, and with the import to write
-    in place of a command. Of a capability whose flag is in `given`, the message has the limit."""
-    known = _CAPABILITIES | {flag: limit for flag, limit in _LIMITS.items() if flag in given}
-    said = _ADD.sub(lambda found: f"; import it as {' or '.join(filter(None, found.groups()))}", said)
-    return _FLAG.sub(lambda flag: f"; {known.get(flag[1], _NONE)}", said)
+    in place of a command. Of a capability whose flag is in `granted`, the message has the limit."""
+    known = _CAPABILITIES | {flag: limit for flag, limit in _LIMITS.items() if flag in granted}
+    message = _ADD.sub(lambda found: f"; import it as {' or '.join(filter(None, found.groups()))}", message)
+    return _FLAG.sub(lambda flag: f"; {known.get(flag[1], _NONE)}", message)
 
 
-def syntax_error(said: str, folder: str) -> str:
+def syntax_error(message: str, folder: str) -> str:
     """Returns where a file of this folder is no JavaScript or TypeScript, and why; "" for any other error."""
-    found = _SYNTAX.search(said)
+    found = _SYNTAX.search(message)
     if not found or not found[2].startswith(f"{folder}/"):
         return ""
     why, path, line, column = found.groups()

@@ -43,7 +43,7 @@ class EsmState:
             "state.get": lambda key: self._get(_STATE, _key(key)),
             "state.set": lambda key, value: self._set(_STATE, _key(key), value),
             "state.delete": lambda key: self._remove(_STATE, _key(key)),
-            "state.list": lambda: self._all(_STATE),
+            "state.list": lambda: self._values(_STATE),
             "config.set": lambda key, value: self._set(_SETTING, _key(key), _text(value)),
         }
 
@@ -52,50 +52,50 @@ class EsmState:
         with self._lock:
             self._database.close()
 
-    def answer(self, what: str, args: tuple[Any, ...]) -> Any:
+    def answer(self, request: str, args: tuple[Any, ...]) -> Any:
         """Answer a plugin's request. Raises `StateRefusal` with the reason if it fails."""
         try:
-            return self._answers[what](*args)
+            return self._answers[request](*args)
         except (KeyError, TypeError):
-            raise StateRefusal(f"the host has no request {what[:100]} with these arguments") from None
+            raise StateRefusal(f"the host has no request {request[:100]} with these arguments") from None
         except sqlite3.Error as error:
             raise StateRefusal(f"its state cannot be read or written: {error}") from None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that the plugin itself has set."""
-        return {key: msgspec.json.decode(value) for key, value in self._all(_SETTING).items()}
+        return {key: msgspec.json.decode(value) for key, value in self._values(_SETTING).items()}
 
-    def told(self, what: str) -> Any:
+    def last_value(self, name: str) -> Any:
         """Returns the value that the plugin was last told; None if none."""
-        value = self._get(_TOLD, what)
+        value = self._get(_TOLD, name)
         return None if value is None else msgspec.json.decode(value)
 
-    def tell(self, what: str, value: Any) -> None:
+    def tell(self, name: str, value: Any) -> None:
         with self._lock:
-            self._put(_TOLD, what, _text(value), 0)
+            self._put(_TOLD, name, _text(value), 0)
 
-    def forget(self, what: str) -> None:
+    def forget(self, name: str) -> None:
         """Forget that the plugin was told."""
-        self._remove(_TOLD, what)
+        self._remove(_TOLD, name)
 
     # -- the table
 
     def _remove(self, kind: str, key: str) -> None:
         with self._lock:
-            gone = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
-            self._database.execute(gone, (self._plugin, kind, key))
+            statement = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+            self._database.execute(statement, (self._plugin, kind, key))
             self._room = _UNKNOWN
 
     def _get(self, kind: str, key: str) -> str | None:
         with self._lock:
-            wanted = "SELECT value FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
-            found = self._database.execute(wanted, (self._plugin, kind, key)).fetchone()
+            query = "SELECT value FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+            found = self._database.execute(query, (self._plugin, kind, key)).fetchone()
         return found and str(found[0])
 
-    def _all(self, kind: str) -> dict[str, str]:
+    def _values(self, kind: str) -> dict[str, str]:
         with self._lock:
-            wanted = "SELECT key, value FROM kept WHERE plugin = ? AND kind = ? ORDER BY key"
-            return dict(self._database.execute(wanted, (self._plugin, kind)).fetchall())
+            query = "SELECT key, value FROM kept WHERE plugin = ? AND kind = ? ORDER BY key"
+            return dict(self._database.execute(query, (self._plugin, kind)).fetchall())
 
     def _set(self, kind: str, key: str, value: str) -> None:
         if not isinstance(value, str) or (size := len(value.encode(errors="replace"))) > MAX_VALUE:
@@ -104,9 +104,9 @@ class EsmState:
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             with self._database:
-                wanted = "SELECT size FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
-                before = self._database.execute(wanted, (self._plugin, kind, key)).fetchone()
-                keys, total = self._counted()
+                query = "SELECT size FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+                before = self._database.execute(query, (self._plugin, kind, key)).fetchone()
+                keys, total = self._count()
                 keys, total = keys + (before is None), total + size - (before[0] if before else 0)
                 if keys > MAX_KEYS or total > MAX_TOTAL:
                     raise StateRefusal(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
@@ -114,10 +114,10 @@ class EsmState:
             self._room = (self._version(), keys, total)
 
     def _put(self, kind: str, key: str, value: str, size: int) -> None:
-        put = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)"
-        self._database.execute(put, (self._plugin, kind, key, size, value))
+        statement = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)"
+        self._database.execute(statement, (self._plugin, kind, key, size, value))
 
-    def _counted(self) -> tuple[int, int]:
+    def _count(self) -> tuple[int, int]:
         """Returns keys and bytes, counted again only if another connection has written."""
         if self._room[0] != self._version():
             every = "SELECT count(*), coalesce(sum(size), 0) FROM kept WHERE plugin = ? AND kind != ?"

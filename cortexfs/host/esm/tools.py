@@ -69,17 +69,17 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     declared = targets.declared(plugin, EsmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
-    made = EsmPlugin(plugin.name, declared)
-    _plugins.append(made)
-    found = made.described()
+    module = EsmPlugin(plugin.name, declared)
+    _plugins.append(module)
+    found = module.descriptions()
     has = permissions.effective(declared.capabilities, (), ())
-    tools = [*_admitted(made, found, has)] if has.has("tools") else []
+    tools = [*_admit(module, found, has)] if has.has("tools") else []
     if not tools and permissions.bringing(has.capabilities) == ["tools"]:
         mend = "export const tools from its module, or register them in onLoad"
-        raise made.fault("EINVAL", f"it has the capability tools, but no tool; {mend}")
-    models = _models(made) if has.has("config:provider") else ()
-    commands = made.commands() if has.has("cli:commands") else ()
-    hidden = hooks.hidden(made, has.capabilities, declared.events, commands)
+        raise module.fault("EINVAL", f"it has the capability tools, but no tool; {mend}")
+    models = _models(module) if has.has("config:provider") else ()
+    commands = module.commands() if has.has("cli:commands") else ()
+    hidden = hooks.hidden(module, has.capabilities, declared.events, commands)
     return [*tools, *models, *hidden]
 
 
@@ -92,7 +92,7 @@ def _models(plugin: EsmPlugin) -> Iterable[sdk.Tool]:
             print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 
 
-def _admitted(plugin: EsmPlugin, found: Iterable[Any], has: permissions.Effective) -> Iterable[sdk.Tool]:
+def _admit(plugin: EsmPlugin, found: Iterable[Any], has: permissions.Effective) -> Iterable[sdk.Tool]:
     for tool in wrong_tool.sound(found, _Definition):
         if isinstance(tool, WrongTool):
             yield tool
@@ -113,8 +113,8 @@ class EsmTool(sdk.Tool):
         self.input_schema = input_schema(tool.params, plugin.declared.words.get(tool.name, {}))
         self.timeout_secs = self._seconds = plugin.declared.timeout
         self.dry_run_flag = tool.name in plugin.declared.dry_runs
-        shown = effects_of(effects, are_shown=self.dry_run_flag)
-        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=shown)
+        tool_effects = effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=tool_effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         directory = os.getcwd()
@@ -125,13 +125,13 @@ class EsmTool(sdk.Tool):
             "context": hooks.context(runtime, directory),
         }
         try:
-            said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
+            answer = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
         except sdk.ExecutionFailed as failed:
-            told = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
-            raise sdk.ExecutionFailed(told, failed.code) from None
+            message = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
+            raise sdk.ExecutionFailed(message, failed.code) from None
         except child.EsmError as failed:  # "Throw from execute": a failed result
             return sdk.ToolResult.error(str(failed))
-        result = tool_result(said, self.name)
+        result = tool_result(answer, self.name)
         if result.success:
             return sdk.ToolResult.success(result.output)
         why = result.error or result.output or f"{self.name} failed without a message"
@@ -144,7 +144,7 @@ class EsmPlugin:
     def __init__(self, name: str, declared: EsmModule) -> None:
         self.name = name
         self.declared = declared
-        self._who = f'ESM plugin "{name}"'
+        self._subject = f'ESM plugin "{name}"'
         self.providers: tuple[str, ...] = ()  # of the module
         self._commands: Any = ()  # its cliCommands
         self._exports: Mapping[str, str] = {}  # the type of each, by name
@@ -176,17 +176,17 @@ class EsmPlugin:
                 if fault.code != "EAGAIN":
                     raise
             except sdk.ExecutionFailed as failed:
-                raise sdk.ExecutionFailed(f"{self._who} {failed.args[0]}", failed.code) from None
+                raise sdk.ExecutionFailed(f"{self._subject} {failed.args[0]}", failed.code) from None
             except child.EsmError as failed:
                 self._log(failed.stack)
                 where = sayings.bug(failed.stack, self.declared.folder)
                 raise child.EsmError(f"{failed}{where}", failed.stack) from None
         raise self.fault("EPROTO", "its process ends as soon as it is started")
 
-    def described(self) -> list[Any]:
+    def descriptions(self) -> list[Any]:
         process = self._process(ANYWHERE, None)
-        said = self._told(process, {"do": "list"}, HOOK_SECONDS)
-        return msgspec.convert(said, list[Any])
+        answer = self._answer(process, {"do": "list"}, HOOK_SECONDS)
+        return msgspec.convert(answer, list[Any])
 
     def commands(self) -> tuple[CommandField, ...]:
         try:
@@ -208,17 +208,17 @@ class EsmPlugin:
         with self._lock:
             last = self._places.pop(ANYWHERE)
         self.leave(HOOK_SECONDS)
-        said = self._end(last, HOOK_SECONDS, "remove")
+        failures = self._end(last, HOOK_SECONDS, "remove")
         self._state.forget("config")
         self.close()  # its file will be removed
         if self.declared.state:
             plugin_state.leave(os.path.dirname(self.declared.state))
-        return said
+        return failures
 
     def leave(self, seconds: float) -> None:
         with self._lock:
-            left, self._places = [*self._places.values()], {}
-        threads = [threading.Thread(target=self._end, args=(each, seconds), daemon=True) for each in left]
+            children, self._places = [*self._places.values()], {}
+        threads = [threading.Thread(target=self._end, args=(each, seconds), daemon=True) for each in children]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -247,16 +247,16 @@ class EsmPlugin:
             threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
         return found.process(runtime)
 
-    def _start(self, started: DenoChild, place: ProcessPlace, environ: Mapping[str, str]) -> None:
+    def _start(self, future: DenoChild, place: ProcessPlace, environ: Mapping[str, str]) -> None:
         """Runs in a thread of its own, so that a waiting call can be cancelled."""
         try:
-            started.set_result(self._begun(place, environ))
+            future.set_result(self._new_process(place, environ))
         except Fault as fault:
-            started.set_exception(fault)
+            future.set_exception(fault)
         except Exception as error:  # no code is above in this thread; the waiter for the process gets it
-            started.set_exception(self.fault("EIO", f"its process does not start: {sentence(error)}"))
+            future.set_exception(self.fault("EIO", f"its process does not start: {sentence(error)}"))
 
-    def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
+    def _new_process(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
         declared = self.declared
         start = child.DenoStart(
             esmrights.command(declared, place.directory),
@@ -266,7 +266,7 @@ class EsmPlugin:
             functools.partial(esmrights.confine, declared, place.directory),
             permissions.deno_permissions(declared.capabilities),
         )
-        process = child.DenoProcess(start, lambda *asked: self._state.answer(*asked), self._who)
+        process = child.DenoProcess(start, lambda *args: self._state.answer(*args), self._subject)
         try:
             process.start()
             self._load(process)
@@ -286,19 +286,21 @@ class EsmPlugin:
             "config": config,
             "commands": "cli:commands" in declared.capabilities,
         }
-        said = self._told(process, request, declared.loading)
-        loaded = msgspec.convert(said, _Loaded)
+        answer = self._answer(process, request, declared.loading)
+        loaded = msgspec.convert(answer, _Loaded)
         self._exports, self.providers, self._commands = loaded.exports, loaded.providers, loaded.commands
-        before = self._state.told("config")
+        before = self._state.last_value("config")
         for name in LIFECYCLE["install" if before is None else "enable"]:
             self._hook(process, name)
         if config != before:
             self._state.tell("config", config)
             if declared.state:
                 plugin_state.begin(os.path.dirname(declared.state))
-            self._changed(process, before or config, config)
+            self._report_changes(process, before or config, config)
 
-    def _changed(self, process: child.DenoProcess, old: dict[str, Any], config: dict[str, Any]) -> None:
+    def _report_changes(
+        self, process: child.DenoProcess, old: dict[str, Any], config: dict[str, Any]
+    ) -> None:
         """Report each changed setting to the module."""
         listens = CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities
         for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
@@ -316,53 +318,53 @@ class EsmPlugin:
         self._state.tell("config", config)
         with self._lock:
             running = [*self._places.values()]
-        for started in running:
-            process = started.process(None)
-            self._told(process, {"do": "configure", "config": config}, HOOK_SECONDS)
-            self._changed(process, old, config)
+        for future in running:
+            process = future.process(None)
+            self._answer(process, {"do": "configure", "config": config}, HOOK_SECONDS)
+            self._report_changes(process, old, config)
 
     def _hook(self, process: child.DenoProcess, name: str, *args: Any) -> None:
         if self._exports.get(name) == "function":
             try:
-                self._told(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
+                self._answer(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, started: DenoChild, seconds: float, why: str = "disable") -> list[str]:
+    def _end(self, future: DenoChild, seconds: float, why: str = "disable") -> list[str]:
         """End the process, whatever its hooks do. Returns the failures of the hooks."""
-        said: list[str] = []
+        failures: list[str] = []
         with suppress(Fault):
-            process = started.process(None)
+            process = future.process(None)
             for name in LIFECYCLE[why]:
                 try:
                     process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
                 except (Fault, child.EsmError, sdk.ExecutionFailed) as error:
-                    told = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
-                    said.append(f"{name}: {told}")
-                    print(f"{self._who}: {said[-1]}", file=sys.stderr)
+                    message = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
+                    failures.append(f"{name}: {message}")
+                    print(f"{self._subject}: {failures[-1]}", file=sys.stderr)
             process.close()
-        return said
+        return failures
 
-    def _told(self, process: child.DenoProcess, request: dict[str, Any], seconds: float) -> Any:
+    def _answer(self, process: child.DenoProcess, request: dict[str, Any], seconds: float) -> Any:
         """Returns the answer to a request for which only the plugin can be at fault."""
         try:
             return process.ask(request, seconds)
         except child.EsmError as failed:
             self._log(failed.stack)
             folder = self.declared.folder
-            told = (
+            message = (
                 sayings.syntax_error(str(failed), folder) or f"{failed}{sayings.place(failed.stack, folder)}"
             )
-            raise self.fault("EPROTO", told) from None
+            raise self.fault("EPROTO", message) from None
         except sdk.ExecutionFailed as failed:
             raise self.fault(failed.code, f"{request['do']} {failed.args[0]}") from None
 
     def _log(self, stack: str) -> None:
         if own := sayings.steps(stack, self.declared.folder):
-            print(f"{self._who}: {' '.join(own)}\n{PAST}", end="", file=sys.stderr)
+            print(f"{self._subject}: {' '.join(own)}\n{PAST}", end="", file=sys.stderr)
 
     def fault(self, code: str, message: str) -> Fault:
-        return Fault(code, f"{self._who}: {message}")
+        return Fault(code, f"{self._subject}: {message}")
 
 
 def reset(plugin: hostcalls.Plugin) -> None:

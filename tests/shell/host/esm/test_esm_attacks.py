@@ -289,13 +289,13 @@ async def test_a_grant_opens_its_networks(tmp_path: Path, place: Path) -> None:
 
 
 def test_what_is_given_is_taken_out_of_what_is_closed() -> None:
-    (flag,) = permissions._closed(("10.1.0.0/16", "192.168.0.0/16", "::1/128"))
+    (flag,) = permissions._network_flags(("10.1.0.0/16", "192.168.0.0/16", "::1/128"))
     closed = flag.removeprefix("--deny-net=").split(",")
     assert "10.0.0.0/16" in closed
     assert "10.1.0.0/16" not in closed
     assert not {"10.0.0.0/8", "192.168.0.0/16", "[::1]"} & set(closed)
-    assert list(permissions._closed(("0.0.0.0/0", "::/127"))) == []
-    assert list(permissions._closed(("0.0.0.0/0", "::1/128"))) == ["--deny-net=[::]"]
+    assert list(permissions._network_flags(("0.0.0.0/0", "::/127"))) == []
+    assert list(permissions._network_flags(("0.0.0.0/0", "::1/128"))) == ["--deny-net=[::]"]
 
 
 # -- data left for other plugins

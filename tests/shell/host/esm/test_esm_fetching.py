@@ -312,7 +312,7 @@ def test_catalogues_are_left_out_of_any_registry(tmp_path: Path, registry: str) 
         (top / name / "registry.json").write_text("{}")
         (top / name / "1.0.0" / "registry.json").write_text("{}")
     chosen = {"NPM_CONFIG_REGISTRY": registry} if registry else {}
-    kept = {(tmp_path / path).relative_to(top).as_posix() for path, _ in fetch.kept(tmp_path, chosen)}
+    kept = {(tmp_path / path).relative_to(top).as_posix() for path, _ in fetch.files_of(tmp_path, chosen)}
     assert kept == {"a/1.0.0/registry.json", "@s/b/1.0.0/registry.json"}
 
 
