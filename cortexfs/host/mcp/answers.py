@@ -51,28 +51,28 @@ _filing = threading.Lock()
 class ServerSays(Fault):
     """The server answered with an error."""
 
-    def __init__(self, code: str, message: str, said: ServerError) -> None:
+    def __init__(self, code: str, message: str, details: ServerError) -> None:
         super().__init__(code, message)
-        self.said = said
+        self.details = details
 
 
-def given(said: CallToolResult, runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+def result_of(result: CallToolResult, runtime: sdk.ToolRuntime) -> sdk.ToolResult:
     """Returns the result of a call. Texts and media are sent in their order."""
     parts: list[str | sdk.Attachment] = []
-    for part in said.content[:MAX_PARTS]:
+    for part in result.content[:MAX_PARTS]:
         text = _text(part)
-        if (one := _medium(part) if text is None else text) is not None:
-            parts.append(one)
-    if not said.content and said.structured_content is not None:
-        parts.append(msgspec.json.encode(said.structured_content).decode())
-    if said.is_error:
+        if (piece := _medium(part) if text is None else text) is not None:
+            parts.append(piece)
+    if not result.content and result.structured_content is not None:
+        parts.append(msgspec.json.encode(result.structured_content).decode())
+    if result.is_error:
         media = tuple(part for part in parts if isinstance(part, sdk.Attachment))
-        return sdk.ToolResult("\n".join(one for one in parts if isinstance(one, str)), media, True)
+        return sdk.ToolResult("\n".join(piece for piece in parts if isinstance(piece, str)), media, True)
     return _in_order(parts, runtime)
 
 
-def texts_of(said: CallToolResult) -> str:
-    return "\n".join(text for part in said.content[:MAX_PARTS] if (text := _text(part)) is not None)
+def texts_of(result: CallToolResult) -> str:
+    return "\n".join(text for part in result.content[:MAX_PARTS] if (text := _text(part)) is not None)
 
 
 def _in_order(parts: Sequence[str | sdk.Attachment], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
@@ -102,10 +102,10 @@ def _text(part: Any) -> str | None:
 def _medium(part: Any) -> sdk.Attachment | None:
     match part.type:
         case "image" | "audio":
-            return _kept(part.type, part.mime_type, part.data)
+            return _attachment(part.type, part.mime_type, part.data)
         case "resource":
             mime = part.resource.mime_type or "application/octet-stream"
-            return _kept(_kind(mime), mime, part.resource.blob)
+            return _attachment(_kind(mime), mime, part.resource.blob)
         case "resource_link":
             mime = part.mime_type or "application/octet-stream"
             caption = part.title or part.description or part.name
@@ -118,7 +118,7 @@ def _kind(mime: str) -> str:
     return kind if kind in ("image", "audio", "video") else "file"
 
 
-def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
+def _attachment(kind: str, mime: str, data: str) -> sdk.Attachment:
     if len(data) > MAX_BYTES * 4 // 3 + 4:
         raise Fault("EMSGSIZE", f"the MCP server answered with a file of over {MAX_BYTES >> 20} MiB")
     try:
@@ -137,11 +137,11 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
 
 def _forget_oldest(folder: str) -> None:
     """Other hosts of the caller's add and remove files there, too."""
-    kept: list[tuple[int, str]] = []
+    files: list[tuple[int, str]] = []
     for entry in os.scandir(folder):
         with suppress(OSError):
-            kept.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
-    for _, path in sorted(kept)[:-MAX_FILES]:
+            files.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    for _, path in sorted(files)[:-MAX_FILES]:
         with suppress(OSError):
             os.unlink(path)
 
@@ -164,28 +164,28 @@ def _folder() -> str:
         raise Fault("EACCES", why) from None
 
 
-def of_resource(said: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+def of_resource(answer: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
     """Returns the contents of a resources/read answer: texts, and bytes as files."""
     parts: list[str | sdk.Attachment] = []
-    for part in said.get("contents", [])[:MAX_PARTS]:
+    for part in answer.get("contents", [])[:MAX_PARTS]:
         mime = str(part.get("mimeType") or "application/octet-stream")
         if "blob" in part:
-            parts.append(_kept(_kind(mime), mime, str(part["blob"])))
+            parts.append(_attachment(_kind(mime), mime, str(part["blob"])))
         else:
             parts.append(str(part.get("text", "")))
     return _in_order(parts, runtime)
 
 
 def pass_on(runtime: sdk.ToolRuntime, server: str, message: ServerMessage, *, as_it_is: bool) -> None:
-    said = message.params
+    params = message.params
     if as_it_is:
         runtime.emit_observer(SOURCE, msgspec.json.encode(message).decode())
     elif message.method == PROGRESS:
-        runtime.emit_progress(_progress(said["progress"], said.get("total"), said.get("message")))
+        runtime.emit_progress(_progress(params["progress"], params.get("total"), params.get("message")))
     elif message.method == NOTE:
-        data = said.get("data")
+        data = params.get("data")
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        runtime.emit_observer(f"{server}: {said.get('level', 'info')}", text)
+        runtime.emit_observer(f"{server}: {params.get('level', 'info')}", text)
 
 
 def _progress(progress: float, total: float | None, message: str | None) -> str:

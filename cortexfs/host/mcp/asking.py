@@ -80,12 +80,12 @@ class Asking:
     def callbacks(self) -> dict[str, Any]:
         """Returns the arguments of the SDK's client that declare which questions it answers."""
         self._loop = asyncio.get_running_loop()
-        asked = {
+        handlers = {
             "elicitation": ("elicitation_callback", self._elicit),
             "sampling": ("sampling_callback", self._sample),
             "roots": ("list_roots_callback", self._roots),
         }
-        return dict(asked[each] for each in asked if each in self._can)
+        return dict(handlers[each] for each in handlers if each in self._can)
 
     @property
     def mode(self) -> Literal["legacy", "auto"]:
@@ -96,50 +96,50 @@ class Asking:
         """Called by the thread of a run."""
 
         def settle() -> None:
-            if (waiting := self._open.get(number)) is not None and not waiting.done():
-                waiting.set_result(answer)
+            if (future := self._open.get(number)) is not None and not future.done():
+                future.set_result(answer)
 
         if number not in self._open or self._loop is None:
             raise Fault("ENOENT", f"no question {number} is open")
         self._loop.call_soon_threadsafe(settle)
 
-    def of_call(self, server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> None:
+    def of_call(self, server: str, message: ServerMessage, runtime: sdk.ToolRuntime) -> None:
         """Have this call's person answer. Runs in the call's thread, which may be cancelled."""
         answer = ServerAnswer(error=ServerError(INVALID_REQUEST, _GONE))
         try:
-            answer = _told(server, asked, runtime)
+            answer = _answer_of_person(server, message, runtime)
         finally:
             with suppress(Fault):  # the server does not wait for an answer any more
-                self.answer(asked.id, answer)
+                self.answer(message.id, answer)
 
     async def _elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        return await self._asked(ELICITATION, params, ElicitResult)
+        return await self._request(ELICITATION, params, ElicitResult)
 
     async def _sample(
         self, _: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        said = await self._asked(SAMPLING, params, CreateMessageResultWithTools)
-        if isinstance(said, ErrorData) or isinstance(said.content, list):
-            return said
-        return CreateMessageResult.model_validate(said.model_dump(by_alias=True), by_name=False)
+        answer = await self._request(SAMPLING, params, CreateMessageResultWithTools)
+        if isinstance(answer, ErrorData) or isinstance(answer.content, list):
+            return answer
+        return CreateMessageResult.model_validate(answer.model_dump(by_alias=True), by_name=False)
 
     async def _roots(self, _: ClientRequestContext) -> ListRootsResult | ErrorData:
-        return await self._asked(ROOTS, None, ListRootsResult)
+        return await self._request(ROOTS, None, ListRootsResult)
 
-    async def _asked(self, method: str, params: BaseModel | None, kind: type[R]) -> R | ErrorData:
+    async def _request(self, method: str, params: BaseModel | None, kind: type[R]) -> R | ErrorData:
         if len(self._open) >= MAX_OPEN:
             return ErrorData(code=INVALID_REQUEST, message=f"{MAX_OPEN} questions are open already")
         self._last += 1
         number = self._last
-        waiting = self._open[number] = asyncio.get_running_loop().create_future()
+        future = self._open[number] = asyncio.get_running_loop().create_future()
         try:
-            said = params.model_dump(by_alias=True, mode="json", exclude_none=True) if params else {}
-            if not self._put(ServerMessage(method, said, number)):
+            fields = params.model_dump(by_alias=True, mode="json", exclude_none=True) if params else {}
+            if not self._put(ServerMessage(method, fields, number)):
                 return ErrorData(code=INVALID_REQUEST, message=_GONE)
-            while not (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0]:
+            while not (await asyncio.wait([future], timeout=LOOK_SECONDS))[0]:
                 if not self._is_heard():
                     return ErrorData(code=INVALID_REQUEST, message=_GONE)
-            answer = waiting.result()
+            answer = future.result()
         finally:
             del self._open[number]
         if answer.error is not None:
@@ -151,12 +151,12 @@ class Asking:
             return ErrorData(code=INVALID_REQUEST, message=why)
 
 
-def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> ServerAnswer:
-    said = asked.params
-    schema, url = said.get("requestedSchema"), said.get("url")
-    question = ToolQuestion(method=asked.method, params=said)
-    if asked.method == ELICITATION:
-        question = ToolQuestion(str(said.get("message", ""))[:MAX_MESSAGE], schema, str(url) if url else "")
+def _answer_of_person(server: str, message: ServerMessage, runtime: sdk.ToolRuntime) -> ServerAnswer:
+    params = message.params
+    schema, url = params.get("requestedSchema"), params.get("url")
+    question = ToolQuestion(method=message.method, params=params)
+    if message.method == ELICITATION:
+        question = ToolQuestion(str(params.get("message", ""))[:MAX_MESSAGE], schema, str(url) if url else "")
     try:
         answer = runtime.question(question) if isinstance(runtime, Runtime) else None
     except Fault as fault:
@@ -167,7 +167,7 @@ def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> Server
         return ServerAnswer(error=ServerError(INVALID_REQUEST, why))
     if answer.refused:
         return ServerAnswer(error=ServerError(INVALID_REQUEST, answer.refused))
-    if asked.method != ELICITATION:
+    if message.method != ELICITATION:
         return ServerAnswer(answer.content)
     if answer.content is None:
         return ServerAnswer({"action": "decline"})

@@ -70,15 +70,15 @@ class Link:
 
     def __init__(
         self,
-        told: McpTarget,
+        target: McpTarget,
         changed: Callable[[list[Tool]], None],
         session: McpSession | None = None,
         umask: int = 0o077,
         can: frozenset[str] = frozenset(),
     ) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
-        self.told = told
-        self._info = Implementation(name="cortexfs", version=told.client)
+        self.target = target
+        self._info = Implementation(name="cortexfs", version=target.client)
         self._changed = changed
         self._umask = umask
         self._start = ServerStart()
@@ -111,7 +111,7 @@ class Link:
             wait([self._opened], LOOK_SECONDS)
             if self._start.line != line and not self._opened.done():
                 line = self._start.line
-                tell(f"the MCP server {self.told.name} starts: {line}")
+                tell(f"the MCP server {self.target.name} starts: {line}")
         self._opened.result()
 
     @property
@@ -121,15 +121,21 @@ class Link:
     def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
         state: str | None = None
         if self._direct is not None:
-            first = self._asked(self._direct.call_tool(name, input, allow_input_required=True), runtime)
+            first = self._direct_answer(
+                self._direct.call_tool(name, input, allow_input_required=True), runtime
+            )
             if not isinstance(first, InputRequiredResult):
                 return first
             state = first.request_state  # the SDK's client answers its further questions
 
         def work(client: Client, tell: _Tell) -> Coroutine[Any, Any, CallToolResult]:
             async def progress(progress: float, total: float | None, message: str | None) -> None:
-                told = {"progress": progress, "total": total, "message": message}
-                tell(ServerMessage(PROGRESS, {key: one for key, one in told.items() if one is not None}))
+                fields = {"progress": progress, "total": total, "message": message}
+                tell(
+                    ServerMessage(
+                        PROGRESS, {key: value for key, value in fields.items() if value is not None}
+                    )
+                )
 
             return client.call_tool(name, input, progress_callback=progress, request_state=state)
 
@@ -137,12 +143,12 @@ class Link:
 
     def request(self, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime) -> dict[str, Any]:
         """Returns the answer to any other request of the protocol, unchanged."""
-        asked = direct.RawRequest(method=method, params=params)
+        request = direct.RawRequest(method=method, params=params)
         if self._direct is not None:
-            result = self._asked(self._direct.send_request(asked, direct.RawResult), runtime)
+            result = self._direct_answer(self._direct.send_request(request, direct.RawResult), runtime)
         else:
             result = self._put(
-                lambda client, _: client.session.send_request(asked, direct.RawResult), runtime
+                lambda client, _: client.session.send_request(request, direct.RawResult), runtime
             )
         return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
@@ -161,7 +167,7 @@ class Link:
         assert agreed is not None
         return agreed
 
-    def _asked(self, work: Coroutine[Any, Any, T], runtime: sdk.ToolRuntime) -> T:
+    def _direct_answer(self, work: Coroutine[Any, Any, T], runtime: sdk.ToolRuntime) -> T:
         """Returns a program's answer."""
         assert self._pipe is not None
         try:
@@ -182,7 +188,7 @@ class Link:
         try:
             going = asyncio.run_coroutine_threadsafe(self._call(work, items), self._loop)
         except RuntimeError:  # its loop has ended just now
-            raise self._lost() from None
+            raise self._loss() from None
         runtime.on_cancel(lambda: items.put(None))
         going.add_done_callback(lambda _: items.put(None))
         try:
@@ -192,15 +198,15 @@ class Link:
                 raise sdk.ExecutionFailed("cancelled", "ECANCELED")
             return going.result()
         except CancelledError:  # by the end of the loop
-            raise self._lost() from None
+            raise self._loss() from None
         finally:
             going.cancel()
 
     def _hear(self, runtime: sdk.ToolRuntime, message: ServerMessage) -> None:
         if message.id and not self._is_session:
-            self.asking.of_call(self.told.name, message, runtime)
+            self.asking.of_call(self.target.name, message, runtime)
         else:
-            pass_on(runtime, self.told.name, message, as_it_is=self._is_session)
+            pass_on(runtime, self.target.name, message, as_it_is=self._is_session)
 
     def is_heard(self) -> bool:
         return bool(self._calls or self._listener or (self._pipe and self._pipe.is_busy))
@@ -244,15 +250,15 @@ class Link:
         finally:
             self.is_open = False
             if not self._opened.done():
-                self._opened.set_exception(self._lost())
+                self._opened.set_exception(self._loss())
             if (items := self._listener) is not None:
                 items.put(None)
 
-    def _refuse(self, error: BaseException, *, said: bool = False) -> None:
+    def _refuse(self, error: BaseException, *, is_fault: bool = False) -> None:
         """Report to waiters that there is no connection. It is closed first, or it would seem to be empty."""
         if not self._opened.done():
             self.is_open = False
-            self._opened.set_exception(error if said else self._failure(error))
+            self._opened.set_exception(error if is_fault else self._failure(error))
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -266,7 +272,7 @@ class Link:
 
     async def _limit_start(self) -> None:
         if why := await self._start.stalled():
-            self._refuse(failures.said(self.told.name, "EHOSTDOWN", why), said=True)
+            self._refuse(failures.fault_of(self.target.name, "EHOSTDOWN", why), is_fault=True)
             self._closing.set()
 
     async def _serve(self) -> None:
@@ -284,17 +290,17 @@ class Link:
             self._closing.set()
 
     async def _use(self, mode: str) -> None:
-        self._pipe = Pipe(self.told, self._judge, self._start) if self.told.command else None
-        way = self._pipe or http.transport(self.told, self._judge, lambda: self.told.bearer)
-        asked = self.asking.callbacks() | {"mode": mode, "cache": None, "message_handler": self._heard}
+        self._pipe = Pipe(self.target, self._judge, self._start) if self.target.command else None
+        transport = self._pipe or http.transport(self.target, self._judge, lambda: self.target.bearer)
+        options = self.asking.callbacks() | {"mode": mode, "cache": None, "message_handler": self._take}
         if self._is_session:
-            asked["log_level"] = "debug"
-        async with direct.HostClient(way, client_info=self._info, **asked) as client:
+            options["log_level"] = "debug"
+        async with direct.HostClient(transport, client_info=self._info, **options) as client:
             self._client = client
             tools = await self._list(client)
             self.prompts = await direct.prompts(client)
             if self._pipe is not None:
-                self._pipe.home.greeted()
+                self._pipe.home.note_greeting()
             self._start.is_over = self._judge.has_greeted = True
             self._changed(tools)
             self._opened.set_result(None)
@@ -316,12 +322,12 @@ class Link:
             self._direct = direct.session(self.agreed, self._info, pages, self.asking.callbacks())
         return [tool for page in pages for tool in page.tools]
 
-    async def _heard(self, message: object) -> None:
+    async def _take(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._relist.set()
         if isinstance(message, ServerNotification) and not isinstance(message, ProgressNotification):
-            said = message.model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._tell(ServerMessage(said["method"], said.get("params") or {}))
+            fields = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+            self._tell(ServerMessage(fields["method"], fields.get("params") or {}))
 
     async def _listen(self, client: Client) -> None:
         """From version 2026-07-28 on, a server reports changes only to clients that listen for them."""
@@ -362,14 +368,14 @@ class Link:
 
     def _failure(self, error: BaseException) -> Fault:
         fault, is_over = failures.failure(
-            error, self.told.name, self._judge, is_program=self._pipe is not None
+            error, self.target.name, self._judge, is_program=self._pipe is not None
         )
         self.is_open = self.is_open and not is_over
         return fault
 
-    def _lost(self) -> Fault:
+    def _loss(self) -> Fault:
         self.is_open = False
-        return failures.lost(self.told.name, self._judge, is_program=self._pipe is not None)
+        return failures.lost(self.target.name, self._judge, is_program=self._pipe is not None)
 
 
 def _put_some(items: _Items, message: ServerMessage) -> None:

@@ -64,8 +64,10 @@ def _quiet(session: ClientSession) -> ClientSession:
     build = session._build_capabilities
 
     def quiet(version: str) -> ClientCapabilities:
-        said = build(version)
-        return said.model_copy(update={"roots": said.roots and RootsCapability(list_changed=False)})
+        capabilities = build(version)
+        return capabilities.model_copy(
+            update={"roots": capabilities.roots and RootsCapability(list_changed=False)}
+        )
 
     session._build_capabilities = quiet  # type: ignore[method-assign]
     return session
@@ -80,11 +82,11 @@ class _Asking:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        return await _asked((method, dict(params or {})))
+        return await _answer_to((method, dict(params or {})))
 
 
 @types.coroutine
-def _asked(question: SdkRequest) -> Generator[SdkRequest, dict[str, Any], dict[str, Any]]:
+def _answer_to(question: SdkRequest) -> Generator[SdkRequest, dict[str, Any], dict[str, Any]]:
     return (yield question)
 
 
@@ -123,12 +125,12 @@ async def prompts(client: Client) -> tuple[ListedPrompt, ...]:
         return ()
     found: list[ListedPrompt] = []
     with suppress(Exception), anyio.move_on_after(PROMPT_SECONDS):  # it is a server without them, too
-        for one in (await client.list_prompts()).prompts[:MAX_PROMPTS]:
-            arguments = (one.arguments or [])[:MAX_ARGUMENTS]
+        for prompt in (await client.list_prompts()).prompts[:MAX_PROMPTS]:
+            arguments = (prompt.arguments or [])[:MAX_ARGUMENTS]
             required = tuple(each.name for each in arguments if each.required)
             optional = tuple(each.name for each in arguments if not each.required)
-            about = one_line(one.description or one.title or "")[:MAX_ABOUT]
-            found.append(ListedPrompt(one.name, about, required, optional))
+            about = one_line(prompt.description or prompt.title or "")[:MAX_ABOUT]
+            found.append(ListedPrompt(prompt.name, about, required, optional))
     return tuple(found)
 
 
@@ -147,6 +149,6 @@ def session(
         )  # now, where no cancellation strikes: else the SDK would do so in a call
     for number, page in enumerate(pages):
         params = PaginatedRequestParams(cursor=str(number)) if number else None
-        said = page.model_dump(by_alias=True, mode="json", exclude_none=True)
-        driven(known.list_tools(params=params), lambda *_, said=said: said)
+        fields = page.model_dump(by_alias=True, mode="json", exclude_none=True)
+        driven(known.list_tools(params=params), lambda *_, fields=fields: fields)
     return known

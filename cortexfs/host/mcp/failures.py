@@ -31,28 +31,30 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
     if isinstance(error, BaseExceptionGroup):
         return failure(error.exceptions[0], server, judge, is_program=is_program)
     if isinstance(error, McpViolation):
-        return LinkFailure(said(server, "EPROTO", str(error)))
+        return LinkFailure(fault_of(server, "EPROTO", str(error)))
     if isinstance(error, Fault):
-        return LinkFailure(said(f"{server}:", error.code, error.message))
+        return LinkFailure(fault_of(f"{server}:", error.code, error.message))
     if judge.refused:
-        return LinkFailure(said(server, "EACCES", judge.refusal_of_credentials(server)), True)
+        return LinkFailure(fault_of(server, "EACCES", judge.refusal_of_credentials(server)), True)
     if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
         code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
-        told = ServerError(error.code, error.message, error.data)
+        details = ServerError(error.code, error.message, error.data)
         # Only such an error shows that a session over HTTP has ended; the next call begins another.
         ended = not is_program and error.code not in _ANSWERS
-        return LinkFailure(ServerSays(code, f"the MCP server {server} says: {error}", told), ended)
+        return LinkFailure(ServerSays(code, f"the MCP server {server} says: {error}", details), ended)
     if isinstance(error, httpx2.HTTPError | OSError):
         why = f"cannot be reached: {error or type(error).__name__}"
-        return LinkFailure(said(server, "EHOSTDOWN", why), True)
+        return LinkFailure(fault_of(server, "EHOSTDOWN", why), True)
     if isinstance(error, ValidationError):  # also of a server that ended right after its answer
-        return LinkFailure(said(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}"))
+        return LinkFailure(
+            fault_of(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}")
+        )
     if isinstance(error, RuntimeError) and (why := of_output(error)):
-        return LinkFailure(said(server, "EPROTO", why))
+        return LinkFailure(fault_of(server, "EPROTO", why))
     if judge.why or isinstance(error, MCPError):
         return LinkFailure(lost(server, judge, is_program=is_program), True)
     why = f"does not speak the protocol: {type(error).__name__}: {one_line(str(error))}"
-    return LinkFailure(said(server, "EPROTO", why))
+    return LinkFailure(fault_of(server, "EPROTO", why))
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -64,11 +66,11 @@ def is_refusal(error: BaseException) -> bool:
 
 def lost(server: str, judge: Judge, *, is_program: bool) -> Fault:
     if not is_program and not judge.why:
-        return said(server, "EHOSTDOWN", "cannot be reached any more")
+        return fault_of(server, "EHOSTDOWN", "cannot be reached any more")
     if judge.has_exited and not judge.has_greeted:
-        return said(server, "EHOSTDOWN", f"does not start{as_whom()}: it {judge.why}")
-    return said(server, "EPROTO", judge.why or "ended the connection")
+        return fault_of(server, "EHOSTDOWN", f"does not start{as_whom()}: it {judge.why}")
+    return fault_of(server, "EPROTO", judge.why or "ended the connection")
 
 
-def said(server: str, code: str, what: str) -> Fault:
-    return Fault(code, f"the MCP server {server} {what}")
+def fault_of(server: str, code: str, predicate: str) -> Fault:
+    return Fault(code, f"the MCP server {server} {predicate}")

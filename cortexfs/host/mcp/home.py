@@ -69,26 +69,26 @@ class ServerHome:
             return
         try:
             self._lock = await _alone(f"{self.path}/{LOCK}")
-            said = self._lock.read(len(_GREETED))
-            if said == _CUT:
+            mark = self._lock.read(len(_GREETED))
+            if mark == _CUT:
                 self._clear()
-            if said != _GREETED:
+            if mark != _GREETED:
                 self._note(_CUT)
-            self._errors = _opened(f"{self.path}/{ERRORS}", os.O_TRUNC)
+            self._errors = _open_file(f"{self.path}/{ERRORS}", os.O_TRUNC)
         except OSError as error:
             self.leave()
             raise Fault("EHOSTDOWN", f"its home {self.path} cannot be used: {error.strerror}") from None
 
-    def heard(self, printed: bytes) -> None:
+    def keep_output(self, output: bytes) -> None:
         """Keep output of the server's standard error."""
         if self._errors is not None and self._room > 0:
             with contextlib.suppress(OSError):  # a full disk is no fault of its server
-                self._room -= self._errors.write(printed[: self._room]) or 0
+                self._room -= self._errors.write(output[: self._room]) or 0
 
-    def greeted(self) -> None:
+    def note_greeting(self) -> None:
         self._settle(_GREETED)
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """The server ended by itself, so its downloads are complete."""
         self._settle(b"")
 
@@ -99,20 +99,20 @@ class ServerHome:
                 file.close()
         self._lock = self._errors = None
 
-    def _settle(self, said: bytes) -> None:
+    def _settle(self, mark: bytes) -> None:
         if self._lock is not None:
             self._lock.seek(0)
             if self._lock.read(len(_GREETED)) != _GREETED:
-                self._note(said)
+                self._note(mark)
             self._lock.close()
             self._lock = None
 
-    def _note(self, said: bytes) -> None:
+    def _note(self, mark: bytes) -> None:
         assert self._lock is not None
         with contextlib.suppress(OSError):
             self._lock.seek(0)
             self._lock.truncate()
-            self._lock.write(said)
+            self._lock.write(mark)
 
     def _clear(self) -> None:
         for name in os.listdir(self.path):
@@ -158,9 +158,9 @@ def is_usable(folder: str) -> bool:
     return True
 
 
-def _opened(path: str, more: int = 0) -> FileIO:
+def _open_file(path: str, flags: int = 0) -> FileIO:
     """Open a file of a home, but no pipe: the server may have put one there, which would block its reader."""
-    file = FileIO(os.open(path, _WRITTEN | more, 0o600), "r+")
+    file = FileIO(os.open(path, _WRITTEN | flags, 0o600), "r+")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, f"{path} is no regular file")
@@ -169,10 +169,10 @@ def _opened(path: str, more: int = 0) -> FileIO:
 
 async def _alone(path: str) -> FileIO:
     """Returns the file at `path`, once no other process has it locked."""
-    file = _opened(path)
+    file = _open_file(path)
     try:
         end = time.monotonic() + LOCK_SECONDS
-        while not _locked(file):
+        while not _try_lock(file):
             if time.monotonic() > end:
                 raise Fault("EHOSTDOWN", f"the start that has locked {path} does not end")
             await anyio.sleep(_PAUSE)
@@ -182,7 +182,7 @@ async def _alone(path: str) -> FileIO:
     return file
 
 
-def _locked(file: FileIO) -> bool:
+def _try_lock(file: FileIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

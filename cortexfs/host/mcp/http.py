@@ -26,37 +26,37 @@ MAX_ANSWER = 32 << 20  # as for a line of a program's
 
 
 @asynccontextmanager
-async def transport(told: McpTarget, judge: Judge, bearer: Callable[[], str]) -> AsyncIterator[Any]:
+async def transport(target: McpTarget, judge: Judge, bearer: Callable[[], str]) -> AsyncIterator[Any]:
     """Yields the SDK's transport; `judge` checks the messages. `bearer` returns the current token, or ""."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     client = httpx2.AsyncClient(
-        headers=told.headers, timeout=timeout, transport=BoundedTransport(judge, bearer), trust_env=False
+        headers=target.headers, timeout=timeout, transport=BoundedTransport(judge, bearer), trust_env=False
     )
-    async with client, streamable_http_client(told.url, http_client=client) as (heard, said):
+    async with client, streamable_http_client(target.url, http_client=client) as (incoming, outgoing):
         out, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        write, asked = anyio.create_memory_object_stream[SessionMessage](0)
+        write, requests = anyio.create_memory_object_stream[SessionMessage](0)
 
         async def hear() -> None:
             with out, suppress(anyio.BrokenResourceError):
                 try:
-                    async for each in heard:
+                    async for each in incoming:
                         if isinstance(each, Exception):
                             await out.send(each)
                         elif judge.is_wanted(each.message):
                             refusal = judge.refusal(each.message)
-                            await (said.send(SessionMessage(refusal)) if refusal else out.send(each))
+                            await (outgoing.send(SessionMessage(refusal)) if refusal else out.send(each))
                 except McpViolation as broken:
                     judge.why = str(broken)
 
         async def say() -> None:
-            async for each in asked:
+            async for each in requests:
                 judge.sent(each.message)
-                await said.send(each)
+                await outgoing.send(each)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hear)
             tasks.start_soon(say)
-            with read, write, asked:
+            with read, write, requests:
                 yield read, write
             tasks.cancel_scope.cancel()
 

@@ -44,12 +44,12 @@ class Keeper:
 
     def __init__(
         self,
-        told: McpTarget,
+        target: McpTarget,
         session: McpSession | None = None,
         umask: int = 0o022,
         can: frozenset[str] = frozenset(),
     ) -> None:
-        self.told = told
+        self.target = target
         self.session = session
         self._as = umask, can  # the umask of the process, and the questions that policy allows
         self._beside: dict[McpSession | _As, Keeper] = {}
@@ -59,16 +59,16 @@ class Keeper:
         self._next = 0.0
         self._changes = threading.Condition()
         self.listed: list[Tool] = []
-        self.named: dict[str, str] = {}  # the objects that its tools are
+        self.names: dict[str, str] = {}  # the objects that its tools are
         self.version = self.served = 0  # of the list, and of the list of which tools were made
 
     def link(self, tell: Callable[[str], object] = str) -> Link:
         """Returns the connection, once it has greeted. `tell` gets the output of a starting server."""
-        link = self._begun()
+        link = self._open_link()
         link.greeted(tell)
         return link
 
-    def _begun(self) -> Link:
+    def _open_link(self) -> Link:
         """Returns the open connection, which may not have greeted yet, or a new one."""
         with self._lock:
             if self._link is not None:
@@ -79,13 +79,13 @@ class Keeper:
                     if not self._link.has_greeted:
                         self._failures, self._next = max(self._failures - 1, 0), 0.0
                 self._await_turn()
-                self._link = apart(_imported)(self.told, self.changed, self.session, *self._as)
+                self._link = apart(_link_class)(self.target, self.changed, self.session, *self._as)
                 self._link.begin()
             return self._link
 
     def _await_turn(self) -> None:
         if (wait := self._next - time.monotonic()) > 0:
-            why = f"the MCP server {self.told.name} has ended {self._failures} times in a row"
+            why = f"the MCP server {self.target.name} has ended {self._failures} times in a row"
             raise Fault("EHOSTDOWN", f"{why}; it is started again in {wait:.0f} s at the earliest")
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
@@ -94,17 +94,17 @@ class Keeper:
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
         """Returns the keeper of the call's session, or else of its umask and allowed questions. Raises EAGAIN
         if there are too many and all are in use."""
-        umask = own_umask() if self.told.command else self._as[0]
+        umask = own_umask() if self.target.command else self._as[0]
         as_ = (umask, askable(runtime))
         if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and as_ == self._as:
             return self
         key = as_ if session is None else session
         with self._lock:
-            known = self._beside.pop(key, None) or Keeper(self.told, session, *as_)
+            known = self._beside.pop(key, None) or Keeper(self.target, session, *as_)
             if len(self._beside) >= MAX_BESIDE:
-                idle = next((each for each, one in self._beside.items() if not one.is_used), None)
+                idle = next((each for each, keeper in self._beside.items() if not keeper.is_used), None)
                 if idle is None:
-                    why = f"{MAX_BESIDE} sessions with the MCP server {self.told.name} are open already"
+                    why = f"{MAX_BESIDE} sessions with the MCP server {self.target.name} are open already"
                     raise Fault("EAGAIN", f"{why}; end one of them, or try again")
                 self._beside.pop(idle).close()
             self._beside[key] = known  # the last: it was used last
@@ -116,13 +116,13 @@ class Keeper:
         link = self._link
         return link is not None and link.is_open and (link.is_heard() or not link.has_greeted)
 
-    def renew(self, told: McpTarget) -> None:
-        """Have the connections go on with the token in `told`."""
+    def renew(self, target: McpTarget) -> None:
+        """Have the connections go on with the token in `target`."""
         with self._lock:
             for each in (self, *self._beside.values()):
-                each.told = told
+                each.target = target
                 if each._link is not None:
-                    each._link.told = told
+                    each._link.target = target
 
     def leave(self, keeper: Keeper) -> None:
         """End a session."""
@@ -145,9 +145,9 @@ class Keeper:
     def await_change(self, runtime: sdk.ToolRuntime) -> None:
         """Return when the list has changed, or the connection or the caller has gone. A connection that had
         gone before is opened again: the server may have been replaced."""
-        seen, link = self.version, self.link()
+        version, link = self.version, self.link()
         with self._changes:
-            while self.version == seen and not runtime.cancelled and link.is_open:
+            while self.version == version and not runtime.cancelled and link.is_open:
                 self._changes.wait(LOOK_SECONDS)
 
     def close(self) -> None:
@@ -162,17 +162,17 @@ class Keeper:
 def askable(runtime: sdk.ToolRuntime) -> frozenset[str]:
     """Returns the questions that policy allows in this call, by keys of QUESTIONS; forms are always
     allowed."""
-    taken = runtime.answers if isinstance(runtime, Runtime) else ()
-    return frozenset(key for key, method in QUESTIONS.items() if method in taken and method != ELICITATION)
+    methods = runtime.answers if isinstance(runtime, Runtime) else ()
+    return frozenset(key for key, method in QUESTIONS.items() if method in methods and method != ELICITATION)
 
 
-def _imported() -> type[Link]:
+def _link_class() -> type[Link]:
     """Imports `Link`. Hosts forked by host/warm.py have it; others need 0.4 s for it."""
     from cortexfs.host.mcp.connection import Link
 
     return Link
 
 
-def told_of(plugin: hostcalls.Plugin) -> McpTarget:
-    told = targets.declared(plugin, McpTarget)
-    return replace(told, home=str(plugin_state.place(plugin) or ""))
+def target_of(plugin: hostcalls.Plugin) -> McpTarget:
+    target = targets.declared(plugin, McpTarget)
+    return replace(target, home=str(plugin_state.place(plugin) or ""))

@@ -56,17 +56,17 @@ class Judge:
         self.has_exited = False  # a program, by itself
         self.refused = 0  # an HTTP status about the credentials
         self.challenge = ""  # and the header that says which ones the server wants
-        self._asked: set[int | str] = set()
+        self._requests: set[int | str] = set()
         self._late: deque[int | str | None] = deque(maxlen=MAX_LATE)
         self._allowance, self._at = float(BURST), time.monotonic()
 
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):
-            self._asked.add(message.id)
+            self._requests.add(message.id)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             number = (message.params or {}).get("requestId")  # it may be answered all the same
-            if number in self._asked:
-                self._asked.discard(number)
+            if number in self._requests:
+                self._requests.discard(number)
                 self.gave_up(number)
 
     def gave_up(self, number: int | str | None) -> None:
@@ -75,8 +75,8 @@ class Judge:
     def refusal_of_credentials(self, server: str) -> str:
         """Returns the end of a sentence about an HTTP status, with the command that mends it."""
         login = login_at(server)
-        if self.refused == FORBIDDEN and (wanted := _SCOPE.search(self.challenge)):
-            scope = shlex.quote(wanted[1] or wanted[2])
+        if self.refused == FORBIDDEN and (match := _SCOPE.search(self.challenge)):
+            scope = shlex.quote(match[1] or match[2])
             return f"wants more rights than your login has; run: {login} --scope {scope}"
         mend = f"log in ({login}), or check its headers and secrets"
         return f"answers HTTP {self.refused}; {mend}"
@@ -95,8 +95,8 @@ class Judge:
         if not isinstance(message, JSONRPCResponse | JSONRPCError):
             self._pay()
             return True
-        if message.id in self._asked:
-            self._asked.discard(message.id)
+        if message.id in self._requests:
+            self._requests.discard(message.id)
             return True
         if message.id in self._late:
             return False

@@ -73,36 +73,36 @@ class RpcTool(sdk.Tool):
             raise Fault("EACCES", f"{self._plugin} has none of the capabilities {' and '.join(NETWORK)}")
         wake: web.Wake = queue.SimpleQueue()
         runtime.on_cancel(lambda: wake.put(None))
-        asked = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
-        request = web.WebRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
-        here = _LOOPBACK if networks.is_loopback(urlsplit(self._endpoint.url).hostname) else ()
-        private = (*self._endpoint.private, *here)
+        call = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
+        request = web.WebRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(call))
+        loopback = _LOOPBACK if networks.is_loopback(urlsplit(self._endpoint.url).hostname) else ()
+        private = (*self._endpoint.private, *loopback)
         answer = fetch.fetch(request, private, wake, most=MAX_ANSWER + 1, redirects=0)
         if answer is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         return self._result(answer)
 
     def _result(self, answer: fetch.HttpAnswer) -> sdk.ToolResult:
-        who = f"the server of {self._plugin}"
+        subject = f"the server of {self._plugin}"
         if not answer.reached:
             code = {403: "EACCES", 408: "ETIMEDOUT"}.get(answer.status, "EHOSTDOWN")
             why = answer.body.decode(errors="replace").removeprefix("host: ")
-            raise sdk.ExecutionFailed(f"{who}: {why}", code)
+            raise sdk.ExecutionFailed(f"{subject}: {why}", code)
         if not 200 <= answer.status < 300:
-            raise sdk.ExecutionFailed(f"{who} answers HTTP {answer.status}", "EREMOTEIO")
+            raise sdk.ExecutionFailed(f"{subject} answers HTTP {answer.status}", "EREMOTEIO")
         if len(answer.body) > MAX_ANSWER:
-            raise sdk.ExecutionFailed(f"{who} answered with over {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
+            raise sdk.ExecutionFailed(f"{subject} answered with over {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
         try:
-            said = _decode(answer.body)
+            reply = _decode(answer.body)
         except UNREADABLE as error:
-            raise sdk.ExecutionFailed(f"{who} does not answer in JSON-RPC: {error}", "EPROTO") from None
-        if said.jsonrpc != "2.0" or said.id != _ID:
-            raise sdk.ExecutionFailed(f"{who} answered another request", "EPROTO")
-        if said.error is not None:
-            return sdk.ToolResult.error(said.error.message)
-        if said.result is msgspec.UNSET:
-            raise sdk.ExecutionFailed(f"{who} answered with neither a result nor an error", "EPROTO")
-        return sdk.ToolResult.success(msgspec.json.format(bytes(said.result), indent=-1).decode())
+            raise sdk.ExecutionFailed(f"{subject} does not answer in JSON-RPC: {error}", "EPROTO") from None
+        if reply.jsonrpc != "2.0" or reply.id != _ID:
+            raise sdk.ExecutionFailed(f"{subject} answered another request", "EPROTO")
+        if reply.error is not None:
+            return sdk.ToolResult.error(reply.error.message)
+        if reply.result is msgspec.UNSET:
+            raise sdk.ExecutionFailed(f"{subject} answered with neither a result nor an error", "EPROTO")
+        return sdk.ToolResult.success(msgspec.json.format(bytes(reply.result), indent=-1).decode())
 
 
 def schema(methods: tuple[str, ...]) -> dict[str, Any]:

@@ -27,53 +27,53 @@ from cortexfs.host.process.pipe_reader import Errors
 from cortexfs.tools.support.paths import pipe
 
 
-async def started(
-    told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]
+async def start(
+    target: McpTarget, own: ServerHome, hear: Callable[[bytes], object]
 ) -> tuple[Process, FileIO, FileIO, Errors]:
-    """Returns the started server, with its standard input and output. `heard` gets its standard error."""
+    """Returns the started server, with its standard input and output. `hear` gets its standard error."""
     (hears, stdin), (stdout, says), (errors, prints) = pipe(), pipe(), pipe()
-    for ours in (stdin, stdout, errors):
-        os.set_blocking(ours.fileno(), False)
+    for end in (stdin, stdout, errors):
+        os.set_blocking(end.fileno(), False)
     user = variables_of_user()
-    home = next((one for one in (user.get("HOME"), own.path) if one and is_open(one)), "/")
+    home = next((path for path in (user.get("HOME"), own.path) if path and is_open(path)), "/")
     try:
         # If cancelled meanwhile, it would have no owner to end it.
         with anyio.CancelScope(shield=True):
             process = await asyncio.create_subprocess_exec(
-                *told.command,
+                *target.command,
                 stdin=hears,
                 stdout=says,
                 stderr=prints,
-                cwd=told.cwd or home,
-                env=own.variables(user) | told.environment,
+                cwd=target.cwd or home,
+                env=own.variables(user) | target.environment,
                 start_new_session=True,
             )
     except BaseException as error:
-        for ours in (stdin, stdout, errors):
-            ours.close()
+        for end in (stdin, stdout, errors):
+            end.close()
         if not isinstance(error, OSError):
             raise
-        whom = as_whom() if error.errno == errno.EACCES else ""
-        raise Fault("EHOSTDOWN", f"it cannot be started{whom}: {_why(error, told)}") from None
+        clause = as_whom() if error.errno == errno.EACCES else ""
+        raise Fault("EHOSTDOWN", f"it cannot be started{clause}: {_why(error, target)}") from None
     finally:
-        for theirs in (hears, says, prints):
-            theirs.close()
-    return process, stdin, stdout, Errors(errors, heard)
+        for server_end in (hears, says, prints):
+            server_end.close()
+    return process, stdin, stdout, Errors(errors, hear)
 
 
-def _why(error: OSError, told: McpTarget) -> str:
+def _why(error: OSError, target: McpTarget) -> str:
     """Returns why it does not start. A program may be closed by a view, which does not close stat(2)."""
-    first = told.command[0]
-    folders = [""] if "/" in first else told.environment.get("PATH", "").split(":")
-    there = next((path for one in folders if os.path.isfile(path := os.path.join(one, first))), "")
-    if not there and "/" not in first:  # a closed folder of PATH has the kernel say Permission denied
+    first = target.command[0]
+    folders = [""] if "/" in first else target.environment.get("PATH", "").split(":")
+    program = next((path for folder in folders if os.path.isfile(path := os.path.join(folder, first))), "")
+    if not program and "/" not in first:  # a closed folder of PATH has the kernel say Permission denied
         return f"{first} is not in a folder of PATH that this user can read"
-    if not there:
+    if not program:
         return f"{error.filename or first}: {error.strerror}"
     if error.errno == errno.ENOENT:  # its interpreter is missing, or is closed to this process
-        is_closed = not _opens(there, os.O_RDONLY)
-        return f"{there}: Permission denied" if is_closed else f"{there}: its interpreter is missing"
-    return f"{there}: {error.strerror}"
+        is_closed = not _opens(program, os.O_RDONLY)
+        return f"{program}: Permission denied" if is_closed else f"{program}: its interpreter is missing"
+    return f"{program}: {error.strerror}"
 
 
 def _opens(path: str, flags: int) -> bool:

@@ -42,27 +42,27 @@ _OF_SESSIONS = (LISTEN, ANSWER, "resources/subscribe", "resources/unsubscribe", 
 _PARAMS = {"type": "object", "description": "The parameters of the method."}
 
 
-def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+def call_tool(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
     """Call a tool in a session. The output is the whole answer; a failed answer's texts are the error."""
-    said = answered(keeper, runtime, lambda link: link.call(name, input, runtime))
-    runtime.emit(_spelt(said.model_dump(by_alias=True, mode="json", exclude_none=True)))
-    return sdk.ToolResult(answers.texts_of(said) if said.is_error else "", (), said.is_error)
+    result = answer_of(keeper, runtime, lambda link: link.call(name, input, runtime))
+    runtime.emit(_as_json(result.model_dump(by_alias=True, mode="json", exclude_none=True)))
+    return sdk.ToolResult(answers.texts_of(result) if result.is_error else "", (), result.is_error)
 
 
-def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
+def answer_of(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
     """Returns the server's answer. In a session, an error of the server's is output, too."""
     try:
-        said = ask(keeper.link(runtime.emit_progress))
+        answer = ask(keeper.link(runtime.emit_progress))
     except answers.ServerSays as error:
         if keeper.session is not None:
-            runtime.emit(msgspec.json.encode(ServerAnswer(error=error.said)).decode())
+            runtime.emit(msgspec.json.encode(ServerAnswer(error=error.details)).decode())
         raise
     keeper.worked()
-    return said
+    return answer
 
 
-def _spelt(said: dict[str, Any]) -> str:
-    return msgspec.json.encode(ServerAnswer(said)).decode()
+def _as_json(answer: dict[str, Any]) -> str:
+    return msgspec.json.encode(ServerAnswer(answer)).decode()
 
 
 def of_server(keeper: Keeper) -> Iterator[sdk.Tool]:
@@ -78,7 +78,7 @@ def _capabilities(server: str) -> sdk.ToolCapabilities:
 
 class ServerTool(sdk.Tool):
     def __init__(self, keeper: Keeper) -> None:
-        server = keeper.told.name
+        server = keeper.target.name
         self._keeper = keeper
         self.name = f"{server}.{OBJECT}"
         self.description = (
@@ -86,10 +86,10 @@ class ServerTool(sdk.Tool):
             'For people and programs: prompts/list, or prompts/get --params \'{"name": "..."}\'.'
         )
         methods = [GREETING, *METHODS]
-        said = {"type": "string", "description": f"One of: {', '.join(methods)}."}
+        method_schema = {"type": "string", "description": f"One of: {', '.join(methods)}."}
         self.input_schema = {
             "type": "object",
-            "properties": {"method": said, "params": _PARAMS},
+            "properties": {"method": method_schema, "params": _PARAMS},
             "required": ["method"],
         }
         if listed := keeper.link().prompts:
@@ -107,21 +107,21 @@ class ServerTool(sdk.Tool):
         if method == CALL:
             raise Fault("EINVAL", _TOOLS)
         if method == GREETING:
-            said = keeper.link().agreed.model_dump(by_alias=True, mode="json", exclude_none=True)
+            answer = keeper.link().agreed.model_dump(by_alias=True, mode="json", exclude_none=True)
         elif method not in METHODS:
             raise Fault("EINVAL", f"method: {method!r} is not one of {', '.join((GREETING, *METHODS))}")
         else:
-            said = answered(keeper, runtime, lambda link: link.request(method, params, runtime))
+            answer = answer_of(keeper, runtime, lambda link: link.request(method, params, runtime))
             if method == LIST:
-                self._mark(said)
-        return sdk.ToolResult(_spelt(said) if keeper.session else msgspec.json.encode(said).decode())
+                self._mark(answer)
+        return sdk.ToolResult(_as_json(answer) if keeper.session else msgspec.json.encode(answer).decode())
 
-    def _mark(self, said: dict[str, Any]) -> None:
+    def _mark(self, answer: dict[str, Any]) -> None:
         """Name the object of each tool in a list of tools. Tools that are no objects are left out."""
-        known = self._keeper.named
-        said["tools"] = [one for one in said.get("tools", []) if one.get("name") in known]
-        for one in said["tools"]:
-            one["_meta"] = {**one.get("_meta", {}), NAME_KEY: known[one["name"]]}
+        known = self._keeper.names
+        answer["tools"] = [tool for tool in answer.get("tools", []) if tool.get("name") in known]
+        for tool in answer["tools"]:
+            tool["_meta"] = {**tool.get("_meta", {}), NAME_KEY: known[tool["name"]]}
 
     def _of_session(
         self, keeper: Keeper, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime
@@ -137,12 +137,12 @@ class ServerTool(sdk.Tool):
             link.listen(runtime)
         finally:
             self._keeper.leave(keeper)
-        raise Fault("EHOSTDOWN", f"the MCP server {keeper.told.name} has ended the connection")
+        raise Fault("EHOSTDOWN", f"the MCP server {keeper.target.name} has ended the connection")
 
 
 class ResourceTool(sdk.Tool):
     def __init__(self, keeper: Keeper) -> None:
-        server = keeper.told.name
+        server = keeper.target.name
         self._keeper = keeper
         self.name = f"{server}.read_resource"
         self.description = (
@@ -151,17 +151,17 @@ class ResourceTool(sdk.Tool):
         )
         uri = {"type": "string", "description": "A listed URI, or a URI made from a template."}
         self.input_schema = {"type": "object", "properties": {"uri": uri}}
-        self.timeout_secs = keeper.told.timeout
+        self.timeout_secs = keeper.target.timeout
         self.capabilities = _capabilities(server)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         keeper = self._keeper.of(runtime)
         link = keeper.link(runtime.emit_progress)
         if uri := input.get("uri"):
-            said = link.request("resources/read", {"uri": uri}, runtime)
+            answer = link.request("resources/read", {"uri": uri}, runtime)
             keeper.worked()
-            return answers.of_resource(said, runtime)
-        found = {kind: _listed(link, kind, runtime) for kind in _LISTS}
+            return answers.of_resource(answer, runtime)
+        found = {kind: _entries(link, kind, runtime) for kind in _LISTS}
         keeper.worked()
         return sdk.ToolResult(msgspec.json.encode(found).decode())
 
@@ -169,7 +169,7 @@ class ResourceTool(sdk.Tool):
 _LISTS = {"resources": "resources/list", "resourceTemplates": "resources/templates/list"}
 
 
-def _listed(link: Link, kind: str, runtime: sdk.ToolRuntime) -> list[Any]:
+def _entries(link: Link, kind: str, runtime: sdk.ToolRuntime) -> list[Any]:
     """Returns all pages of a list, up to MAX_LISTED."""
     found: list[Any] = []
     cursor: dict[str, Any] = {}

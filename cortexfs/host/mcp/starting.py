@@ -34,19 +34,19 @@ class ServerStart:
         self.leader = 0
         self.waits = False
         self.is_over = False
-        self._printed = 0
+        self._size = 0
         self._last = b""
         self._missed = 0
         self._last_missed = b""
 
-    def heard(self, printed: bytes) -> None:
+    def note_output(self, output: bytes) -> None:
         """Note output on its standard error."""
-        self._printed += len(printed)
-        self._last = (self._last + printed)[-KEPT_LAST:]
+        self._size += len(output)
+        self._last = (self._last + output)[-KEPT_LAST:]
 
     def missed(self, line: bytes) -> None:
         """Note a line on its standard output that is no message."""
-        self._printed += len(line)
+        self._size += len(line)
         self._missed += 1
         self._last_missed = line[:MAX_LINE]
 
@@ -66,14 +66,14 @@ class ServerStart:
     async def stalled(self) -> str:
         """Returns the end of a sentence once the start makes no more progress; "" once it is over."""
         began = since = time.monotonic()
-        seen, printed = self._worked(), self._printed
+        before, size = self._work(), self._size
         while not self.is_over:
             await anyio.sleep(min(LOOK_SECONDS, STALL_SECONDS))
-            now, worked = time.monotonic(), self._worked()
+            now, work = time.monotonic(), self._work()
             if self.waits:
                 began = now
-            if abs(worked - seen) >= LEAST or self._printed != printed or self.waits:
-                since, seen, printed = now, worked, self._printed
+            if abs(work - before) >= LEAST or self._size != size or self.waits:
+                since, before, size = now, work, self._size
             elif self.leader and now - since > STALL_SECONDS:
                 return f"did not complete the handshake, and was idle for {STALL_SECONDS:g} s{self._words()}"
             elif not self.leader and now - since > REMOTE_SECONDS:
@@ -85,7 +85,7 @@ class ServerStart:
     def _words(self) -> str:
         return last_words(self._last) + self.misses()
 
-    def _worked(self) -> float:
+    def _work(self) -> float:
         return sum(map(_processor_time, _session(self.leader))) if self.leader else 0.0
 
 

@@ -72,13 +72,13 @@ class Pipe:
     Its attributes are the process with its start and home, its calls, and its reader and writer.
     """
 
-    def __init__(self, told: McpTarget, judge: Judge, start: ServerStart) -> None:
-        self._told = told
+    def __init__(self, target: McpTarget, judge: Judge, start: ServerStart) -> None:
+        self._target = target
         self._judge = judge
         self._start = start
-        self.home = ServerHome(told.home)
+        self.home = ServerHome(target.home)
         self.ended = asyncio.Event()
-        self._gone = asyncio.Event()  # nothing more comes, or is listened to
+        self._output_end = asyncio.Event()  # nothing more comes, or is listened to
         self._noise = 0
         self._lines = ChildLines()
         self._lock = threading.Lock()
@@ -168,12 +168,12 @@ class Pipe:
 
     # -- called by the reader: a call, or the loop
 
-    def _taken(self) -> bool:
+    def _read_safely(self) -> bool:
         try:
-            return not self._gone.is_set() and self._read()
+            return not self._output_end.is_set() and self._read()
         except McpViolation as broken:
             self._judge.why = str(broken)
-        self._soon(self._gone.set)
+        self._soon(self._output_end.set)
         return False
 
     def _read(self) -> bool:
@@ -186,7 +186,7 @@ class Pipe:
         if self._lines.held > MAX_LINE:
             raise McpViolation(f"wrote a line of over {MAX_LINE >> 20} MiB")
         if not data:
-            self._soon(self._gone.set)
+            self._soon(self._output_end.set)
         return bool(data)
 
     def _hear(self, line: bytes) -> None:
@@ -213,14 +213,14 @@ class Pipe:
         """Handle a line that is not a message. If it has the id of a call, that call fails, as it would wait
         for ever otherwise."""
         self._start.missed(line)
-        said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
-        why = f"the MCP server {self._told.name} sent an answer outside of the protocol: {said}"
+        quote = one_line(line.decode(errors="replace")[:MAX_QUOTED])
+        why = f"the MCP server {self._target.name} sent an answer outside of the protocol: {quote}"
         for number in {int(found[1]) for found in _ID.finditer(line)}:
             if self._answer(number, sdk.ExecutionFailed(why, "EPROTO")):
                 return
         self._noise += 1
         if self._noise > MAX_NOISE:
-            raise McpViolation(f"sends lines that are not messages, such as: {said}")
+            raise McpViolation(f"sends lines that are not messages, such as: {quote}")
 
     def _is_for_a_call(self, message: JSONRPCMessage) -> bool:
         match message:
@@ -231,8 +231,8 @@ class Pipe:
             case JSONRPCNotification(method="notifications/progress", params=dict(params)):
                 return self._progress(message, params)
             case JSONRPCNotification(method="notifications/message", params=dict(params)):
-                wanted = bool(self._calls) and self._judge.is_wanted(message)
-                return wanted and self.tell(ServerMessage(NOTE, params))
+                is_wanted = bool(self._calls) and self._judge.is_wanted(message)
+                return is_wanted and self.tell(ServerMessage(NOTE, params))
         return False
 
     def _answer(self, number: int, outcome: dict[str, Any] | ErrorData | sdk.ExecutionFailed) -> bool:
@@ -247,10 +247,10 @@ class Pipe:
 
     def _progress(self, message: JSONRPCNotification, params: dict[str, Any]) -> bool:
         try:
-            said = msgspec.convert(params, ProgressSaid)
+            progress = msgspec.convert(params, ProgressSaid)
         except msgspec.ValidationError:
             return False
-        call = self._calls.get(said.progressToken)
+        call = self._calls.get(progress.progressToken)
         if call is not None and self._judge.is_wanted(message) and call.items.qsize() < MAX_PROGRESS:
             del params["progressToken"]
             call.items.put(ServerMessage(PROGRESS, params))
@@ -271,38 +271,38 @@ class Pipe:
 
     async def __aenter__(self) -> Streams:
         self._loop = asyncio.get_running_loop()
-        await self._begun()
+        await self._start_server()
         # Without a bound, as the pipe's reader must not wait; the judge bounds unasked messages.
         self._out, read = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
         write, self._in = anyio.create_memory_object_stream[SessionMessage](0)
-        self._ours = (read, write)
+        self._streams = (read, write)
         self._look = select.epoll()
         self._look.register(self._stdout, select.EPOLLIN)
-        self._leading = Leading(self._stdout, self._look, self._taken)
+        self._leading = Leading(self._stdout, self._look, self._read_safely)
         self._loop.add_reader(self._look, self._leading.turn)
         self._loop.add_reader(self._errors.file, self._pass_errors_on)
         self._is_open = True
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._carry())]
         return read, write
 
-    async def _begun(self) -> None:
+    async def _start_server(self) -> None:
         """Start the process, as soon as no other server of its home starts."""
         self._start.waits = True
         try:
             await self.home.claim()
             self._start.waits = False
-            started = await process.started(self._told, self.home, self._printed)
+            server = await process.start(self._target, self.home, self._pass_output)
         except BaseException as error:
             if isinstance(error, Fault):  # nothing of it has run
-                self.home.failed()
+                self.home.note_failure()
             self.home.leave()
             raise
-        self._process, self._stdin, self._stdout, self._errors = started
+        self._process, self._stdin, self._stdout, self._errors = server
         self._start.leader = self._process.pid
 
-    def _printed(self, printed: bytes) -> None:
-        self._start.heard(printed)
-        self.home.heard(printed)
+    def _pass_output(self, output: bytes) -> None:
+        self._start.note_output(output)
+        self.home.keep_output(output)
 
     async def __aexit__(
         self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -320,7 +320,7 @@ class Pipe:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._listen_no_more()
             self._loop.remove_reader(self._errors.file)
-            for file in (*self._ours, self._out, self._in, self._look, self._stdout, self._errors.file):
+            for file in (*self._streams, self._out, self._in, self._look, self._stdout, self._errors.file):
                 file.close()
             await process.ended(self._process)
             process.close(self._process)
@@ -330,9 +330,9 @@ class Pipe:
         """End the calls, and refuse new ones: the server does not answer any more."""
         with self._lock:
             self._is_open = False
-            left = [*self._calls.values()]
+            calls = [*self._calls.values()]
             self._calls.clear()
-        for call in left:
+        for call in calls:
             call.items.put(_CLOSED)
         self._leading.nudge()
 
@@ -347,7 +347,7 @@ class Pipe:
     async def _follow(self) -> None:
         """Wait until the server ends, and kill a server that broke a rule. A server that ends because its
         input was closed broke none."""
-        await self._gone.wait()
+        await self._output_end.wait()
         was_open = self._is_open
         self._listen_no_more()
         if not self._judge.why:
@@ -358,7 +358,7 @@ class Pipe:
                 self._judge.why = process.end_of(self._process) + self._errors.end() + self._start.misses()
                 self._judge.has_exited = has_exited
             if has_exited:
-                self.home.failed()
+                self.home.note_failure()
         process.kill(self._process)
         self.ended.set()
         self._out.close()

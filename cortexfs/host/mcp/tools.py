@@ -24,7 +24,7 @@ from cortexfs.core.manifest.mcp_server import takes
 from cortexfs.host.call.runtime import own_umask
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.mcp import answers, server_tools
-from cortexfs.host.mcp.keeper import Keeper, told_of
+from cortexfs.host.mcp.keeper import Keeper, target_of
 
 if TYPE_CHECKING:
     from mcp_types import Tool, ToolAnnotations
@@ -41,42 +41,42 @@ class RemoteTool(sdk.Tool):
         self._remote = tool.name
         self.name = name
         words = (
-            tool.description or tool.title or f"{tool.name} of the MCP server {keeper.told.name}"
+            tool.description or tool.title or f"{tool.name} of the MCP server {keeper.target.name}"
         ).strip()
         self.description = words[:MAX_DESCRIPTION] or tool.name
         self.input_schema = tool.input_schema
-        self.timeout_secs = keeper.told.timeout
-        effects = (effect_of(keeper.told.name, tool.annotations),)
+        self.timeout_secs = keeper.target.timeout
+        effects = (effect_of(keeper.target.name, tool.annotations),)
         self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         keeper = self._keeper.of(runtime)
         if keeper.session is not None:
-            return server_tools.called(keeper, self._remote, input, runtime)
+            return server_tools.call_tool(keeper, self._remote, input, runtime)
         result = keeper.link(runtime.emit_progress).call(self._remote, input, runtime)
         keeper.worked()
-        return answers.given(result, runtime)
+        return answers.result_of(result, runtime)
 
 
-def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
+def effect_of(server: str, hints: ToolAnnotations | None) -> sdk.ToolEffect:
     """Returns the effect that a tool's hints amount to. By the protocol a tool without hints may do
     anything."""
-    reads = said is not None and said.read_only_hint is True
-    is_open = said is None or said.open_world_hint is not False
+    reads = hints is not None and hints.read_only_hint is True
+    is_open = hints is None or hints.open_world_hint is not False
     if reads:
         kind = sdk.ToolEffectKind.NETWORK_REQUEST if is_open else sdk.ToolEffectKind.READ_FILE
         return sdk.ToolEffect(kind, f"MCP server {server}")
-    destroys = said is None or said.destructive_hint is not False
-    undone = (
+    destroys = hints is None or hints.destructive_hint is not False
+    reversibility = (
         sdk.EffectReversibility.IRREVERSIBLE if destroys else sdk.EffectReversibility.PARTIALLY_REVERSIBLE
     )
-    return sdk.ToolEffect(sdk.ToolEffectKind.RUN_PROCESS, f"MCP server {server}", undone)
+    return sdk.ToolEffect(sdk.ToolEffectKind.RUN_PROCESS, f"MCP server {server}", reversibility)
 
 
 def _keeper(plugin: hostcalls.Plugin) -> Keeper:
     with _keeping:
         if plugin.name not in _keepers:
-            _keepers[plugin.name] = Keeper(told_of(plugin), umask=own_umask())
+            _keepers[plugin.name] = Keeper(target_of(plugin), umask=own_umask())
         return _keepers[plugin.name]
 
 
@@ -110,40 +110,40 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
     """Yields the server itself, and each of its tools that can be a tool here."""
     itself = list(server_tools.of_server(keeper))
     yield from itself
-    taken = {tool.name for tool in itself}
-    keeper.named.clear()
+    used = {tool.name for tool in itself}
+    keeper.names.clear()
     for tool in keeper.listed:
-        if not takes(keeper.told.tools, tool.name):
+        if not takes(keeper.target.tools, tool.name):
             continue
         try:
             if len(msgspec.json.encode(tool.input_schema)) > MAX_SCHEMA:
                 raise Fault("EMSGSIZE", f"its schema is over {MAX_SCHEMA >> 10} KiB")
-            name = _free(f"{keeper.told.name}.{tool.name}", taken)
+            name = _free(f"{keeper.target.name}.{tool.name}", used)
         except Fault as fault:  # the others are tools all the same
-            print(f"the MCP server {keeper.told.name}: {tool.name[:100]!r} is left out: {fault.message}")
+            print(f"the MCP server {keeper.target.name}: {tool.name[:100]!r} is left out: {fault.message}")
             continue
-        taken.add(name)
+        used.add(name)
         if tool.execution is not None and tool.execution.task_support == "required":
             yield WrongTool(name, "it runs only as a task, which CortexFS does not support")
             continue
-        keeper.named[tool.name] = name
+        keeper.names[tool.name] = name
         yield RemoteTool(keeper, tool, name)
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _free(proposal: str, used: set[str]) -> str:
     """Returns a name of the tree that no other tool of the server has."""
-    name = names.clean(wanted)
+    name = names.clean(proposal)
     number = 2
-    while name in taken:
+    while name in used:
         end = f"-{number}"
-        name = names.clean(wanted)[: names.MAX_COMPONENT - len(end)] + end
+        name = names.clean(proposal)[: names.MAX_COMPONENT - len(end)] + end
         number += 1
     return name
 
 
 def reset(plugin: hostcalls.Plugin) -> None:
     """Go on with another token."""
-    _keeper(plugin).renew(told_of(plugin))
+    _keeper(plugin).renew(target_of(plugin))
 
 
 def drop_all() -> None:

@@ -239,7 +239,7 @@ except Strike:
 
 
 def test_a_first_call_that_is_given_up_leaves_nothing_half_imported() -> None:
-    script = STRUCK.replace("IMPORT", "keeper.apart(keeper._imported)")
+    script = STRUCK.replace("IMPORT", "keeper.apart(keeper._link_class)")
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == "struck\nimported\n", ran.stderr
 

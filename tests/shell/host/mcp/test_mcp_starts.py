@@ -49,7 +49,7 @@ class Clock:
         self._work = work
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(anyio, "sleep", self._sleep)
-        monkeypatch.setattr(self.start, "_worked", lambda: self.worked)
+        monkeypatch.setattr(self.start, "_work", lambda: self.worked)
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -62,7 +62,7 @@ class Clock:
 def test_a_start_has_as_long_as_it_gets_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     # abi.md 8.34
     def prints(clock: Clock) -> None:
-        clock.start.heard(b"one more\n")
+        clock.start.note_output(b"one more\n")
         clock.start.is_over = clock.now > 600
 
     assert Clock(monkeypatch, prints).stalled() == ""
@@ -86,7 +86,7 @@ def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
     def says_why(clock: Clock) -> None:
         if clock.now < 0.3:
-            clock.start.heard(b"waits for a key\n")
+            clock.start.note_output(b"waits for a key\n")
 
     assert Clock(monkeypatch, says_why).stalled().endswith("90 s; it printed last: waits for a key")
 
@@ -109,7 +109,7 @@ def test_a_server_that_runs_elsewhere_greets_soon(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_start_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = Clock(monkeypatch, lambda clock: clock.start.heard(b"."))
+    busy = Clock(monkeypatch, lambda clock: clock.start.note_output(b"."))
     assert busy.stalled().startswith("did not complete the handshake within 900 s")
 
 
@@ -137,7 +137,7 @@ def test_who_stops_waiting_does_not_end_a_start(tmp_path: Path) -> None:
             waiting = threads.submit(keeper.link, heard.append)
             until(lambda: [*heard], bool)
             assert heard[0] == "the MCP server test starts: it downloads"
-            leader = keeper._begun()._start.leader
+            leader = keeper._open_link()._start.leader
             other = threading.Thread(target=keeper.link, daemon=True)  # a cancelled call leaves its thread
             other.start()
             (tmp_path / "installed").touch()
@@ -198,7 +198,7 @@ def test_what_a_cut_start_left_is_removed_before_the_next(tmp_path: Path) -> Non
 
     def fails(own: ServerHome) -> None:
         fills(own)
-        own.failed()
+        own.note_failure()
 
     started(tmp_path, fails)  # a start that ended by itself left whole files: perhaps a key was missing
     started(tmp_path, lambda own: None)  # this start was cut
@@ -210,7 +210,7 @@ def test_what_a_cut_start_left_is_removed_before_the_next(tmp_path: Path) -> Non
 
     def greets(own: ServerHome) -> None:
         fills(own)
-        own.greeted()
+        own.note_greeting()
 
     started(tmp_path, greets)
     started(tmp_path, lambda own: None)  # cut, but these files have worked, and may be data it keeps
@@ -245,7 +245,7 @@ def test_what_is_printed_is_bounded_on_the_disk(tmp_path: Path, monkeypatch: pyt
 
     def floods(own: ServerHome) -> None:
         for _ in range(10):
-            own.heard(b"x" * 64)
+            own.keep_output(b"x" * 64)
 
     started(tmp_path, floods)
     assert (tmp_path / ERRORS).stat().st_size == 100
