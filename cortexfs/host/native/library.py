@@ -136,28 +136,28 @@ _encode = msgspec.json.Encoder().encode
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     """Open the library and ask for its tools."""
     # In a thread of its own: a call cancelled meanwhile would leave a state without an owner.
-    return apart(partial(_loaded, plugin))
+    return apart(partial(_load, plugin))
 
 
-def _loaded(plugin: hostcalls.Plugin) -> list[sdk.Tool]:
+def _load(plugin: hostcalls.Plugin) -> list[sdk.Tool]:
     with _opening:
-        if plugin not in _opened:
-            _opened[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
-        opened = _opened[plugin]
-    opened.check_info(plugin)
-    return list(opened.tools())
+        if plugin not in _libraries:
+            _libraries[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
+        library = _libraries[plugin]
+    library.check_info(plugin)
+    return list(library.tools())
 
 
-def _name_in(said: bytes) -> str:
+def _name_in(descriptor: bytes) -> str:
     """Returns the name in a descriptor that has another fault; "" if it has none."""
     with suppress(ValueError, RecursionError):
-        return msgspec.json.decode(said, type=_Named).name
+        return msgspec.json.decode(descriptor, type=_Named).name
     return ""
 
 
 class NativeTool(sdk.Tool):
-    def __init__(self, opened: OpenLibrary, descriptor: _Descriptor) -> None:
-        self._opened = opened
+    def __init__(self, library: OpenLibrary, descriptor: _Descriptor) -> None:
+        self._library = library
         self._name = descriptor.name.encode()
         self.name = descriptor.name
         self.description = descriptor.description
@@ -170,16 +170,16 @@ class NativeTool(sdk.Tool):
         )
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        seen = runtime.invocation._asdict()
-        if not seen["dry_run"]:  # upstream's ABI does not have the field
-            del seen["dry_run"]
-        invocation = _encode(seen)
-        said = self._opened.execute(self._name, _encode(input), invocation)
+        fields = runtime.invocation._asdict()
+        if not fields["dry_run"]:  # upstream's ABI does not have the field
+            del fields["dry_run"]
+        invocation = _encode(fields)
+        output = self._library.execute(self._name, _encode(input), invocation)
         try:
-            result = _results.decode(said)
+            result = _results.decode(output)
         except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
-            told = f"native tool '{self.name}' returned invalid result JSON: {why_unread(error)}"
-            raise sdk.ExecutionFailed(told, "EPROTO") from None
+            message = f"native tool '{self.name}' returned invalid result JSON: {why_unread(error)}"
+            raise sdk.ExecutionFailed(message, "EPROTO") from None
         if result.is_error:
             for prefix, kind in _ERRORS:
                 if result.output.startswith(prefix):
@@ -190,11 +190,11 @@ class NativeTool(sdk.Tool):
 
 class OpenLibrary:
     def __init__(self, plugin: str, library: Library) -> None:
-        self._who = f"plugin '{plugin}'"
+        self._subject = f"plugin '{plugin}'"
         self._users = 0
         self._dropped = False
         self._lock = threading.Lock()
-        table = self._initialized(self._open(library))
+        table = self._initialize(self._open(library))
         self._state = table.plugin
         functions = {name: kind(getattr(table, name)) for name, kind in _FUNCTIONS.items()}
         self._info: Callable[..., Buffer] = functions["plugin_info"]
@@ -209,19 +209,19 @@ class OpenLibrary:
     def _open(self, library: Library) -> ctypes.CDLL:
         try:
             if library.stamp and stamps.of_file(library.path) != library.stamp:
-                told = f"{self._who} has a new library file, which must be checked first; try again"
-                raise Fault("EAGAIN", told)
+                message = f"{self._subject} has a new library file, which must be checked first; try again"
+                raise Fault("EAGAIN", message)
             return ctypes.CDLL(library.path)
         except OSError as error:
             why = sentence(error).removeprefix("OSError: ")  # the loader's own sentence
             raise self._fault(f"has a library that does not load: {why}") from None
 
-    def _initialized(self, library: ctypes.CDLL) -> Table:
+    def _initialize(self, library: ctypes.CDLL) -> Table:
         try:
             init = library.cortex_plugin_init
         except AttributeError as error:
-            wanted = "required stable native symbol cortex_plugin_init"
-            raise self._fault(f"does not export {wanted}: {error}") from None
+            symbol = "required stable native symbol cortex_plugin_init"
+            raise self._fault(f"does not export {symbol}: {error}") from None
         host, table = HostTable(ABI), Table()
         init.restype, init.argtypes = ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p)
         if status := init(ctypes.byref(host), ctypes.byref(table)):
@@ -244,47 +244,49 @@ class OpenLibrary:
     def check_info(self, plugin: hostcalls.Plugin) -> None:
         """Check the library's description of itself. If its name or version differs from the manifest's, log
         a line."""
-        said = self._said(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
+        description = self._result(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
         try:
-            info = _infos.decode(said)
+            info = _infos.decode(description)
         except (ValueError, RecursionError) as error:
             raise self._fault(f"returned invalid plugin info JSON: {why_unread(error)}") from None
-        for what, own, manifest in (
+        for field, own, manifest in (
             ("name", info.name, plugin.name),
             ("version", info.version, plugin.version),
         ):
             if own != manifest:
-                told = f"the library says that its {what} is {own[:100]!r}, its manifest {manifest!r}"
-                print(f"{self._who}: {told}", file=sys.stderr)
+                message = f"the library says that its {field} is {own[:100]!r}, its manifest {manifest!r}"
+                print(f"{self._subject}: {message}", file=sys.stderr)
 
     def tools(self) -> Iterator[sdk.Tool]:
         count = self._count(self._state)
         if count > MAX_TOOLS:
             raise self._fault(f"has {count} tools, over the limit of {MAX_TOOLS}")
         for index in range(count):
-            said = self._said(self._descriptor, (self._state, index), MAX_DESCRIPTION, "tool_descriptor")
-            if not said:
+            descriptor = self._result(
+                self._descriptor, (self._state, index), MAX_DESCRIPTION, "tool_descriptor"
+            )
+            if not descriptor:
                 yield WrongTool(f"tool {index}", f"{_EMPTY} {index}")
                 continue
             try:
-                yield NativeTool(self, _descriptors.decode(said))
+                yield NativeTool(self, _descriptors.decode(descriptor))
             except (ValueError, RecursionError) as error:
                 why = f"its library returned an invalid descriptor for tool index {index}"
                 why += f": {why_unread(error)}"
-                yield WrongTool(_name_in(said) or f"tool {index}", why)
+                yield WrongTool(_name_in(descriptor) or f"tool {index}", why)
 
-    def _fault(self, what: str) -> Fault:
-        return Fault("EPROTO", f"{self._who} {what}")
+    def _fault(self, predicate: str) -> Fault:
+        return Fault("EPROTO", f"{self._subject} {predicate}")
 
     # -- calls
 
     def execute(self, name: bytes, input: bytes, invocation: bytes) -> bytes:
         arguments = (self._state, _lent(name), _lent(input), _lent(invocation))
-        with self._used():
-            return self._said(self._execute, arguments, MAX_RESULT, "tool_execute")
+        with self._use():
+            return self._result(self._execute, arguments, MAX_RESULT, "tool_execute")
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _use(self) -> Iterator[None]:
         with self._lock:
             if self._dropped:
                 raise self._fault("is being unloaded")
@@ -295,27 +297,27 @@ class OpenLibrary:
             with self._lock:
                 self._users -= 1
 
-    def _said(
+    def _result(
         self, function: Callable[..., Buffer], arguments: tuple[Any, ...], most: int, name: str
     ) -> bytes:
         """Call it and copy its result, whose buffer is always given back."""
-        held: list[Buffer] = []
+        buffers: list[Buffer] = []
         try:
             # One C call, so that a cancellation cannot come between a buffer and its owner.
-            held.extend(map(function, *((argument,) for argument in arguments)))
-            buffer = held[0]
+            buffers.extend(map(function, *((argument,) for argument in arguments)))
+            buffer = buffers[0]
             if buffer.len > most:
                 raise self._fault(f"returned {buffer.len} bytes from {name}, over the limit of {most}")
             return ctypes.string_at(buffer.ptr, buffer.len) if buffer.ptr and buffer.len else b""
         finally:
             try:
-                self._give_back(held)
+                self._give_back(buffers)
             finally:
-                self._give_back(held)
+                self._give_back(buffers)
 
-    def _give_back(self, held: list[Buffer]) -> None:
+    def _give_back(self, buffers: list[Buffer]) -> None:
         with suppress(IndexError):  # it is empty
-            deque(map(self._free, iter(held.pop, None)), maxlen=0)
+            deque(map(self._free, iter(buffers.pop, None)), maxlen=0)
 
     def drop(self) -> None:
         """Drop the state once. If a call still uses it, it ends with the process."""
@@ -327,14 +329,14 @@ class OpenLibrary:
 
 
 _opening = threading.Lock()
-_opened: dict[hostcalls.Plugin, OpenLibrary] = {}
+_libraries: dict[hostcalls.Plugin, OpenLibrary] = {}
 
 
 def drop_all() -> None:
     """Drop every state, before the process ends."""
-    if _opened:
+    if _libraries:
         # In a thread, as a library may hang in this, too.
-        drops = [opened.drop for opened in _opened.values()]
+        drops = [library.drop for library in _libraries.values()]
         thread = threading.Thread(target=lambda: [drop() for drop in drops], daemon=True)
         thread.start()
         thread.join(DROP_SECONDS)
