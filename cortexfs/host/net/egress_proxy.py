@@ -76,20 +76,20 @@ class Outlet:
     def _accept(self) -> None:
         while True:
             try:
-                here, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:  # __exit__ has shut the listener
                 return
-            threading.Thread(target=self._serve, args=(here,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _serve(self, here: Socket) -> None:
-        there: Socket | None = None
+    def _serve(self, client: Socket) -> None:
+        server: Socket | None = None
         try:
-            if self._keep(here):
-                here.settimeout(CONNECT_SECONDS)
-                there = self._greeted(here)
-                if there is not None and self._keep(there):
-                    here.sendall(_OPEN.encode())
-                    self._copy(here, there)
+            if self._keep(client):
+                client.settimeout(CONNECT_SECONDS)
+                server = self._connect(client)
+                if server is not None and self._keep(server):
+                    client.sendall(_OPEN.encode())
+                    self._copy(client, server)
         except OSError:  # either side has gone: the other one sees its end
             pass
         except Fault as fault:
@@ -97,30 +97,30 @@ class Outlet:
                 if len(self.refusals) < _MAX_REFUSALS and fault.message not in self.refusals:
                     self.refusals.append(fault.message)
             with suppress(OSError):
-                here.sendall(_CLOSED.encode())
+                client.sendall(_CLOSED.encode())
         finally:
-            for each in filter(None, (here, there)):
+            for each in filter(None, (client, server)):
                 with self._lock:
                     self._sockets.discard(each)
                 each.close()
 
-    def _keep(self, one: Socket) -> bool:
+    def _keep(self, sock: Socket) -> bool:
         with self._lock:
             if self._closed or len(self._sockets) >= 2 * MAX_CONNECTIONS:
                 return False
-            self._sockets.add(one)
+            self._sockets.add(sock)
             return True
 
     # -- one connection
 
-    def _greeted(self, here: Socket) -> Socket | None:
+    def _connect(self, client: Socket) -> Socket | None:
         """Returns the connected target; None if the client did not send the secret."""
-        head = _head(here)
+        head = _head(client)
         line, *fields = head.split("\r\n")
-        asked = "proxy-authorization: basic "
-        words = [each.split()[-1] for each in fields if each.lower().startswith(asked)]
+        prefix = "proxy-authorization: basic "
+        words = [each.split()[-1] for each in fields if each.lower().startswith(prefix)]
         if not words or not secrets.compare_digest(words[0].encode(), self._word.encode()):
-            here.sendall(_ASK.encode())
+            client.sendall(_ASK.encode())
             return None
         method, target = (*line.split(), "", "")[:2]
         if method != "CONNECT":
@@ -130,15 +130,15 @@ class Outlet:
         host, _, port = target.rpartition(":")
         host, number = host.strip("[]"), int(port) if port.isdecimal() else 0
         try:
-            return web.connect(host, number, self._private, lambda made: made.settimeout(CONNECT_SECONDS))
+            return web.connect(host, number, self._private, lambda sock: sock.settimeout(CONNECT_SECONDS))
         except (socket.gaierror, UnicodeError) as problem:
             raise Fault("EIO", f"{shown(host)} is not found: {problem}") from None
         except OSError as problem:
             raise Fault("EIO", f"{shown(host)} cannot be reached: {problem}") from None
 
-    def _copy(self, here: Socket, there: Socket) -> None:
+    def _copy(self, client: Socket, server: Socket) -> None:
         self.connections += 1
-        other = {here.fileno(): (here, there), there.fileno(): (there, here)}
+        other = {client.fileno(): (client, server), server.fileno(): (server, client)}
         look = select.poll()
         for each in other:
             look.register(each, select.POLLIN)
@@ -148,7 +148,7 @@ class Outlet:
                 data = source.recv(_CHUNK)
                 if not data:
                     return
-                if source is there:
+                if source is server:
                     with self._lock:
                         self.arrived += len(data)
                     if self.arrived > self._most:
@@ -156,11 +156,11 @@ class Outlet:
                 target.sendall(data)
 
 
-def _head(here: Socket) -> str:
+def _head(client: Socket) -> str:
     data = b""
     while b"\r\n\r\n" not in data:
-        some = here.recv(_CHUNK)
-        data += some
-        if not some or len(data) > _MAX_HEAD:
+        part = client.recv(_CHUNK)
+        data += part
+        if not part or len(data) > _MAX_HEAD:
             raise OSError("no request")
     return data.partition(b"\r\n\r\n")[0].decode("latin-1")

@@ -40,20 +40,20 @@ def fetch(
         return answer and HttpAnswer(answer.status, answer.body)
     except web.Private as refused:
         why = f"{refused.host[:200]} is a private address, which the plugin is not granted"
-        return _failed(403, why)
+        return _failure(403, why)
     except Fault as refused:
-        return _failed(_STATUS.get(refused.code, 500), refused.message)
+        return _failure(_STATUS.get(refused.code, 500), refused.message)
     except TimeoutError:
-        return _failed(408, "request timeout or failed")
+        return _failure(408, "request timeout or failed")
     except (ValueError, InvalidURL):  # a method, address or header that HTTP cannot express
-        return _failed(400, "the request cannot be written as HTTP")
+        return _failure(400, "the request cannot be written as HTTP")
     except web.FAILURES as problem:
-        return _failed(500, f"request timeout or failed: {web.why_not(problem)}")
+        return _failure(500, f"request timeout or failed: {web.why_not(problem)}")
     except Exception:  # the guest waits for a status
-        return _failed(500, "unexpected error in http_request")
+        return _failure(500, "unexpected error in http_request")
 
 
-def _failed(status: int, why: str) -> HttpAnswer:
+def _failure(status: int, why: str) -> HttpAnswer:
     return HttpAnswer(status, f"host: {why}".encode(), False)
 
 
