@@ -47,19 +47,19 @@ class ChildProcess:
         self._their_input, self.stdin = pipe()
         self.stdout, self._their_output = pipe()
         self.stderr, self._their_errors = pipe()
-        for ours in (self.stdin, self.stdout, self.stderr):
-            os.set_blocking(ours.fileno(), False)
+        for end in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(end.fileno(), False)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
         """Start the process in this thread's working directory. Returns its pidfd."""
         streams = (self._their_input, self._their_output, self._their_errors)
-        locked(_lock, partial(self._spawned, argv, environment, streams))
-        for theirs in streams:
-            theirs.close()
+        locked(_lock, partial(self._spawn_locked, argv, environment, streams))
+        for end in streams:
+            end.close()
         self.process = owned(os.pidfd_open, self._pids[0])
         return self.process
 
-    def _spawned(
+    def _spawn_locked(
         self, argv: Sequence[str], environment: Mapping[str, str], streams: Iterable[FileIO]
     ) -> None:
         _keep_to_ourselves()
@@ -110,11 +110,11 @@ def limited(argv: Sequence[str], memory_bytes: int | None, cpu_seconds: int | No
     As upstream's, the limits are hard and soft (RLIMIT_AS, RLIMIT_CPU).
     """
     steps = []
-    for which, flag, value, unit in (
+    for kind, flag, value, unit in (
         (resource.RLIMIT_AS, "-v", memory_bytes, 1 << 10),
         (resource.RLIMIT_CPU, "-t", cpu_seconds, 1),
     ):
-        hard = resource.getrlimit(which)[1]
+        hard = resource.getrlimit(kind)[1]
         if value is not None:
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             steps.append(f"ulimit {flag} {value // unit} || exit")

@@ -86,8 +86,8 @@ class StreamingTool(one_shot.ProcessTool):
             child = self._companions.child(self._program, runtime.environ)
             child.settle()
             try:
-                asked = {"input": input, "cwd": os.getcwd()} | one_shot.dry_run(runtime)
-                if child.begin(call, asked):
+                fields = {"input": input, "cwd": os.getcwd()} | one_shot.dry_run(runtime)
+                if child.begin(call, fields):
                     return call.follow(runtime, deadline)
             finally:
                 try:
@@ -99,27 +99,27 @@ class StreamingTool(one_shot.ProcessTool):
 
 class _Call(persistent.ChildCall[_Said]):
     def __init__(self, program: ProgramTarget) -> None:
-        who, limit = f"process-isolated tool '{program.name}'", program.output_bytes
+        subject, limit = f"process-isolated tool '{program.name}'", program.output_bytes
         over, late = f"exceeded output limit of {limit} bytes", timed_out(program.name, program.timeout or 0)
-        super().__init__(limit, f"{who} {over}", late)
+        super().__init__(limit, f"{subject} {over}", late)
         self.program = program
 
     def follow(self, runtime: sdk.ToolRuntime, deadline: float | None) -> sdk.ToolResult:
         media: list[sdk.Attachment] = []
         while True:
-            said = self.next(deadline)
-            if said.progress is not None:
-                runtime.emit_progress(said.progress)
-            if said.observer is not None:
-                runtime.emit_observer(said.observer.source, said.observer.content)
-            if said.media is not None:
-                media.append(sdk.Attachment(*msgspec.structs.astuple(said.media)))
-            if said.delta is not None:
-                runtime.emit(said.delta)
-            if said.output is not None:
-                if said.is_error and said.code is not None and is_code(said.code):
-                    raise sdk.ExecutionFailed(said.output, said.code)
-                return sdk.ToolResult(said.output, tuple(media), said.is_error)
+            answer = self.next(deadline)
+            if answer.progress is not None:
+                runtime.emit_progress(answer.progress)
+            if answer.observer is not None:
+                runtime.emit_observer(answer.observer.source, answer.observer.content)
+            if answer.media is not None:
+                media.append(sdk.Attachment(*msgspec.structs.astuple(answer.media)))
+            if answer.delta is not None:
+                runtime.emit(answer.delta)
+            if answer.output is not None:
+                if answer.is_error and answer.code is not None and is_code(answer.code):
+                    raise sdk.ExecutionFailed(answer.output, answer.code)
+                return sdk.ToolResult(answer.output, tuple(media), answer.is_error)
 
 
 class Companions:
@@ -178,8 +178,8 @@ class Companion(persistent.Warm[_Call]):
         while self.is_open and self._owed and time.monotonic() < end:
             time.sleep(_SETTLES_SECONDS)
 
-    def begin(self, call: _Call, asked: dict[str, Any]) -> bool:
-        return self._begin(call, {"tool": call.program.name} | asked)
+    def begin(self, call: _Call, fields: dict[str, Any]) -> bool:
+        return self._begin(call, {"tool": call.program.name} | fields)
 
     def leave(self, call: _Call) -> None:
         """Let a call go. A child worn by what its calls left behind ends once the others have ended."""
@@ -199,17 +199,19 @@ class Companion(persistent.Warm[_Call]):
 
     def _hear(self, line: bytes) -> None:
         try:
-            said = _decode(line)
+            answer = _decode(line)
         except (ValueError, RecursionError) as error:
-            printed = shown(line[:_SHOWN].decode(errors="replace"))
-            told = f"printed {printed}, which is not an answer ({why_unread(error)})"
-            raise Fault("EPROTO", f'{told}; an answer is a line such as {{"id":1,"output":"done"}}') from None
+            text = shown(line[:_SHOWN].decode(errors="replace"))
+            message = f"printed {text}, which is not an answer ({why_unread(error)})"
+            raise Fault(
+                "EPROTO", f'{message}; an answer is a line such as {{"id":1,"output":"done"}}'
+            ) from None
         with self._lock:
-            if not 0 < said.id <= self._last:
-                raise Fault("EPROTO", f"answered the call {said.id}, which was never sent")
-            self._sort(said.id, said, len(line), said.output is not None)
+            if not 0 < answer.id <= self._last:
+                raise Fault("EPROTO", f"answered the call {answer.id}, which was never sent")
+            self._sort(answer.id, answer, len(line), answer.output is not None)
 
-    def _tell(self, why: str, printed: str, left: list[_Call]) -> None:
-        for call in left:
-            call.put(Fault("EPROTO", f"the program of the tool {call.program.name} {why}{printed}"))
+    def _tell(self, why: str, ending: str, calls: list[_Call]) -> None:
+        for call in calls:
+            call.put(Fault("EPROTO", f"the program of the tool {call.program.name} {why}{ending}"))
         print(f"{self._program.argv[0]}: the warm child {why}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Process JSON: a tool that is a program, one child for each call.
 
 The child reads `{"tool":...,"input":...}` and a newline on standard input, and writes its answer to standard
-output. Main path: `ProcessTool.execute_with_runtime`; `decided` makes a result of an ended child.
+output. Main path: `ProcessTool.execute_with_runtime`; `result_of` makes a result of an ended child.
 
 Rules: both pipes are read while the request is written, so no size deadlocks. A child that does not read its
 request is a normal one. The limit on output holds while reading. The answer is the output until the child
@@ -55,15 +55,15 @@ class ProcessTool(sdk.Tool):
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         program = self._program
-        asked = {"tool": program.name, "input": input} | dry_run(runtime)
+        request = {"tool": program.name, "input": input} | dry_run(runtime)
         variables = environment(program, runtime.environ)
-        ended = exchanged(program, _encode(asked) + b"\n", variables, runtime)
-        if said := ended.errors.strip():
-            print(f"{program.name}: {said[-_LOGGED:].decode(errors='replace')}", file=sys.stderr)
-        return decided(program, ended)
+        end = exchange(program, _encode(request) + b"\n", variables, runtime)
+        if errors := end.errors.strip():
+            print(f"{program.name}: {errors[-_LOGGED:].decode(errors='replace')}", file=sys.stderr)
+        return result_of(program, end)
 
 
-def exchanged(
+def exchange(
     program: ProgramTarget, request: bytes, environment: dict[str, str], runtime: sdk.ToolRuntime
 ) -> ProcessEnd:
     """Runs one child with this request. Returns how it ended."""
@@ -109,39 +109,43 @@ class ProcessEnd(NamedTuple):
     timed_out: bool = False
 
 
-def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
+def result_of(program: ProgramTarget, end: ProcessEnd) -> sdk.ToolResult:
     """Returns the result. Checks in the order of upstream."""
-    who = f"process-isolated tool '{program.name}'"
-    said = ended.errors.decode(errors="replace").strip()
-    if fault := failed(who, program, ended, said or f"{who} ended with {status_text(ended.status)}"):
+    subject = f"process-isolated tool '{program.name}'"
+    errors = end.errors.decode(errors="replace").strip()
+    if fault := failure_of(
+        subject, program, end, errors or f"{subject} ended with {status_text(end.status)}"
+    ):
         return fault
-    text = ended.output.decode(errors="replace").strip()
-    return _answer(who, text) if text else sdk.ToolResult.success("")
+    text = end.output.decode(errors="replace").strip()
+    return _answer(subject, text) if text else sdk.ToolResult.success("")
 
 
-def failed(who: str, program: ProgramTarget, ended: ProcessEnd, told: str) -> sdk.ToolResult | None:
-    """Returns or raises the fault in how the child ended, if any. `told` is for a status other than 0."""
-    if ended.timed_out:
+def failure_of(subject: str, program: ProgramTarget, end: ProcessEnd, message: str) -> sdk.ToolResult | None:
+    """Returns or raises the fault in how the child ended, if any. `message` is for a status other than 0."""
+    if end.timed_out:
         raise sdk.ExecutionFailed(timed_out(program.name, program.timeout or 0), "ETIMEDOUT")
-    if len(ended.output) + len(ended.errors) > program.output_bytes:
-        return sdk.ToolResult.error(f"{who} exceeded output limit of {program.output_bytes} bytes")
-    if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
-        raise sdk.ExecutionFailed(told, "EPROTO")
-    return sdk.ToolResult.error(told) if ended.status else None
+    if len(end.output) + len(end.errors) > program.output_bytes:
+        return sdk.ToolResult.error(f"{subject} exceeded output limit of {program.output_bytes} bytes")
+    if end.status < 0:  # abi.md 4.30: a crash is EPROTO
+        raise sdk.ExecutionFailed(message, "EPROTO")
+    return sdk.ToolResult.error(message) if end.status else None
 
 
-def _answer(who: str, text: str) -> sdk.ToolResult:
+def _answer(subject: str, text: str) -> sdk.ToolResult:
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # msgspec's and those of long numbers are ValueErrors
-        told = f"{who} returned {shown(text[:_SHOWN])}, which is not JSON ({why_unread(error)}); {_WANTED}"
-        raise sdk.ExecutionFailed(told, "EPROTO") from None
+        message = (
+            f"{subject} returned {shown(text[:_SHOWN])}, which is not JSON ({why_unread(error)}); {_WANTED}"
+        )
+        raise sdk.ExecutionFailed(message, "EPROTO") from None
     if isinstance(value, str):
         return sdk.ToolResult.success(value)
     if isinstance(value, dict) and isinstance(output := value.get("output"), str):
         return sdk.ToolResult(output, is_error=value.get("is_error") is True)
-    told = f"{who} must return a JSON string or object with string field 'output'; {_WANTED}"
-    raise sdk.ExecutionFailed(told, "EPROTO")
+    message = f"{subject} must return a JSON string or object with string field 'output'; {_WANTED}"
+    raise sdk.ExecutionFailed(message, "EPROTO")
 
 
 def status_text(status: int) -> str:
@@ -153,8 +157,8 @@ def status_text(status: int) -> str:
 
 def failed_to_spawn(program: ProgramTarget, error: OSError) -> sdk.ExecutionFailed:
     why = startable.of_file(program.argv[0])  # the kernel reports a missing interpreter as a missing program
-    told = f"{NOT_STARTED} '{program.name}': {why or sentence(error)}"
-    return sdk.ExecutionFailed(told, code_of(error.errno))
+    message = f"{NOT_STARTED} '{program.name}': {why or sentence(error)}"
+    return sdk.ExecutionFailed(message, code_of(error.errno))
 
 
 # -- the child
@@ -167,7 +171,7 @@ class _Exchange:
         self._waker = Waker()
         self.wake = self._waker.wake  # called on cancel
         self._child = children.ChildProcess()
-        self._left = memoryview(request)
+        self._rest = memoryview(request)
         self._limit = limit
         self._output, self._errors = bytearray(), bytearray()
         self._poller = select.poll()
@@ -201,8 +205,8 @@ class _Exchange:
     def follow(self, deadline: float | None) -> None:
         """Wait until the child has ended, has written too much, or has used up its time."""
         while not self._over:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            for fd, _ in self._poller.poll(None if left is None else left * 1000):
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            for fd, _ in self._poller.poll(None if timeout is None else timeout * 1000):
                 if not self._over and fd in self._steps:
                     self._steps[fd]()
             if not self._over and deadline is not None and time.monotonic() >= deadline:
@@ -213,20 +217,20 @@ class _Exchange:
 
     def _write(self) -> None:
         try:
-            self._left = self._left[os.write(self._child.stdin.fileno(), self._left) :]
+            self._rest = self._rest[os.write(self._child.stdin.fileno(), self._rest) :]
         except BlockingIOError:
             return
         except BrokenPipeError:  # the child does not read its request
-            self._left = self._left[:0]
-        if not self._left:
+            self._rest = self._rest[:0]
+        if not self._rest:
             self._forget(self._child.stdin)
 
-    def _read(self, file: FileIO, kept: bytearray) -> None:
+    def _read(self, file: FileIO, buffer: bytearray) -> None:
         try:
             data = os.read(file.fileno(), children.CHUNK)
         except BlockingIOError:
             return
-        kept += data
+        buffer += data
         if len(self._output) + len(self._errors) > self._limit:
             self._over = True
         if not data:
@@ -235,11 +239,11 @@ class _Exchange:
     def _finish(self) -> None:
         """The child has ended: read the rest of its output from the pipes. Await no other process."""
         self._child.kill()
-        for file, kept in ((self._child.stdout, self._output), (self._child.stderr, self._errors)):
+        for file, buffer in ((self._child.stdout, self._output), (self._child.stderr, self._errors)):
             before = -1
-            while not self._over and file is not None and not file.closed and len(kept) != before:
-                before = len(kept)
-                self._read(file, kept)
+            while not self._over and file is not None and not file.closed and len(buffer) != before:
+                before = len(buffer)
+                self._read(file, buffer)
         self._over = True
 
     def end(self) -> None:

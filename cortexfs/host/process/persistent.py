@@ -53,14 +53,14 @@ class ChildCall(LeadingCall[S | Fault]):
         super().__init__(nudge)
         self.ended = False  # the child has sent its last line for it
         self._most, self._over, self._late = most, over, late
-        self._heard = 0
+        self._size = 0
 
     def put(self, item: S | Fault, size: int = 0) -> None:
         """Called by the reader of the child. Lines over the limit are dropped."""
-        if self._heard > self._most:
+        if self._size > self._most:
             return
-        self._heard += size
-        self.items.put(Fault("EIO", self._over) if self._heard > self._most else item)
+        self._size += size
+        self.items.put(Fault("EIO", self._over) if self._size > self._most else item)
 
     def next(self, until: float | None) -> S:
         try:
@@ -86,9 +86,9 @@ class Warm(ABC, Generic[C]):
     BLAME: ClassVar[str] = ""  # the beginning of the sentence that says why it was ended
     BACKLOG: ClassVar[int | None] = None  # bytes that may wait to be read; None: no limit but its calls'
 
-    def __init__(self, most: int, told: str) -> None:
-        """At most `most` bytes may be in a line, and in late lines. `told` is this limit in words."""
-        self._most, self._told = most, told
+    def __init__(self, most: int, limit: str) -> None:
+        """At most `most` bytes may be in a line, and in late lines. `limit` is this limit in words."""
+        self._most, self._limit = most, limit
         self._lock = threading.Lock()
         self._running = self._closing = False
         self._calls: dict[int, C] = {}
@@ -103,7 +103,7 @@ class Warm(ABC, Generic[C]):
         self._child = children.ChildProcess()
         self._errors = Errors(self._child.stderr)
         self._look = select.epoll()
-        self._leading = Leading(self._child.stdout, self._look, self._taken)
+        self._leading = Leading(self._child.stdout, self._look, self._read_safely)
 
     @abstractmethod
     def _spawn(self) -> None:
@@ -114,8 +114,8 @@ class Warm(ABC, Generic[C]):
         """Handle one line of the child. Raises Fault with the mistake in a wrong line."""
 
     @abstractmethod
-    def _tell(self, why: str, printed: str, left: list[C]) -> None:
-        """The child has ended before these calls. `printed` is the end of the sentence that `why` begins."""
+    def _tell(self, why: str, ending: str, calls: list[C]) -> None:
+        """The child has ended before these calls. `ending` is the end of the sentence that `why` begins."""
 
     def _give_up(self, overdue: list[int]) -> None:
         """The child did not end these cancelled calls in time."""
@@ -140,9 +140,9 @@ class Warm(ABC, Generic[C]):
 
     def _begin(self, call: C, request: dict[str, Any]) -> bool:
         """Returns True if the child takes the call. False: it has ended since the caller looked."""
-        return locked(self._lock, partial(self._begun, call, request))
+        return locked(self._lock, partial(self._add_call, call, request))
 
-    def _begun(self, call: C, request: dict[str, Any]) -> bool:
+    def _add_call(self, call: C, request: dict[str, Any]) -> bool:
         if not self.is_open:
             return False
         self._last += 1
@@ -167,9 +167,9 @@ class Warm(ABC, Generic[C]):
 
     def _leave(self, call: C) -> None:
         """The call is over for its caller. May be repeated."""
-        locked(self._lock, partial(self._left, call))
+        locked(self._lock, partial(self._remove_call, call))
 
-    def _left(self, call: C) -> None:
+    def _remove_call(self, call: C) -> None:
         if call.id not in self._calls:
             return
         if not call.ended:
@@ -208,12 +208,12 @@ class Warm(ABC, Generic[C]):
     def _serve(self) -> str:
         """Sort the child's lines until it is of no more use. Returns why it is not."""
         while not self._broken:
-            readable, gone = self._wait()
+            readable, has_ended = self._wait()
             if readable:
                 self._leading.turn()
             if self._is_mute:
-                return "ended" if gone or self._child.ends_within(_END_SECONDS) else "closed its output"
-            if gone:
+                return "ended" if has_ended or self._child.ends_within(_END_SECONDS) else "closed its output"
+            if has_ended:
                 self._leading.stop()
                 self._child.kill()  # nobody reads what other holders of its output write
                 for _ in range(_LAST_READS):
@@ -241,8 +241,8 @@ class Warm(ABC, Generic[C]):
             due = min(self._owed.values(), default=None)
         if waits:
             self._look.register(self._child.stdin, select.EPOLLOUT)
-        left = None if due is None else max(0.0, due - time.monotonic()) + 0.001
-        ready = {fd for fd, _ in self._look.poll(left)}
+        timeout = None if due is None else max(0.0, due - time.monotonic()) + 0.001
+        ready = {fd for fd, _ in self._look.poll(timeout)}
         if waits:
             self._look.unregister(self._child.stdin)
         if self._errors.file.fileno() in ready and not self._errors.pass_on():
@@ -257,9 +257,9 @@ class Warm(ABC, Generic[C]):
             raise Fault("EPROTO", "does not read its requests")
         try:
             while self._outbox:
-                with memoryview(self._outbox) as view, view[: children.CHUNK] as some:
-                    taken = os.write(self._child.stdin.fileno(), some)
-                del self._outbox[:taken]
+                with memoryview(self._outbox) as view, view[: children.CHUNK] as part:
+                    count = os.write(self._child.stdin.fileno(), part)
+                del self._outbox[:count]
         except BlockingIOError:
             return
         except OSError:  # it does not read any more; its end fails the calls
@@ -267,7 +267,7 @@ class Warm(ABC, Generic[C]):
 
     # -- called by the reader: the child's thread, or a call that leads
 
-    def _taken(self) -> bool:
+    def _read_safely(self) -> bool:
         try:
             return self._read()
         except Fault as fault:
@@ -285,16 +285,16 @@ class Warm(ABC, Generic[C]):
         for line in self._lines.ended_by(data):
             self._hear(line)
         if self._lines.held > self._most:
-            raise Fault("EPROTO", f"wrote a line of over {self._told}")
+            raise Fault("EPROTO", f"wrote a line of over {self._limit}")
         self._is_mute = not data
         return bool(data)
 
-    def _sort(self, id_: int, said: object, size: int, is_last: bool) -> None:
+    def _sort(self, id_: int, line: object, size: int, is_last: bool) -> None:
         """Pass a line to its call. Called with the lock held."""
         call = self._calls.get(id_)
         if call is not None and not call.ended:
             call.ended = is_last
-            call.put(said, size)
+            call.put(line, size)
             return
         # For an ended call. Any amount may come within LET_GO_SECONDS; later amounts are bounded.
         if id_ not in self._owed:
@@ -309,14 +309,14 @@ class Warm(ABC, Generic[C]):
     def _end(self, why: str) -> None:
         self._child.kill()
         self._leading.stop()
-        printed = self._errors.end()
+        ending = self._errors.end()
         with self._lock:
             self._closing = True
-            left, self._calls = [*self._calls.values()], {}
+            calls, self._calls = [*self._calls.values()], {}
             self._close()
         if why == "ended":
             why = f"ended with {status_text(self._child.status)}"
-        self._tell(why, printed, [call for call in left if not call.ended])
+        self._tell(why, ending, [call for call in calls if not call.ended])
 
     def _close(self) -> None:
         self._child.end()

@@ -74,8 +74,8 @@ class Leading:
         try:
             self._look.modify(self._file, 0)
             begin()
-            while waits() and not self._is_over and (left := until - time.monotonic()) > 0:
-                ready = {number for number, _ in self._leader.poll(left * 1000)}
+            while waits() and not self._is_over and (seconds := until - time.monotonic()) > 0:
+                ready = {number for number, _ in self._leader.poll(seconds * 1000)}
                 if self._nudged.fileno() in ready:
                     os.eventfd_read(self._nudged.fileno())
                 if self._file.fileno() in ready and not self._read():
@@ -104,19 +104,19 @@ class Leading:
 class Errors:
     """The standard error of a child: our end of its pipe, which does not block."""
 
-    def __init__(self, file: FileIO, heard: Callable[[bytes], object] = lambda printed: None) -> None:
+    def __init__(self, file: FileIO, hear: Callable[[bytes], object] = lambda output: None) -> None:
         self.file = file
-        self._heard = heard
+        self._hear = hear
         self._last = b""
 
     def pass_on(self) -> bool:
         """Pass the output on to our standard error. Returns False when there is no more."""
-        printed = self.file.read(_CHUNK)
-        if printed:
-            os.write(2, printed)
-            self._heard(printed)
-            self._last = (self._last + printed)[-KEPT_LAST:]
-        return printed != b""
+        output = self.file.read(_CHUNK)
+        if output:
+            os.write(2, output)
+            self._hear(output)
+            self._last = (self._last + output)[-KEPT_LAST:]
+        return output != b""
 
     def end(self) -> str:
         """Returns the end of the sentence that says that the child has ended."""

@@ -26,45 +26,45 @@ from cortexfs.state import script_files
 ERROR_LINES = 10  # of standard error, in the message of a failed call
 ERROR_BYTES = 2000
 
-_loaded: dict[str, str] = {}  # the comment of each script of this host, by path
+_comments: dict[str, str] = {}  # the comment of each script of this host, by path
 
 
 def tools(programs: Iterable[ProgramTarget]) -> list[sdk.Tool]:
     for program in programs:
-        _loaded[program.argv[0]] = script_files.header(program.argv[0])
-    return [ScriptTool(program, script.parsed(_loaded[program.argv[0]])) for program in programs]
+        _comments[program.argv[0]] = script_files.header(program.argv[0])
+    return [ScriptTool(program, script.parsed(_comments[program.argv[0]])) for program in programs]
 
 
 def has_changed() -> bool:
     """Returns True if the comment of a script has changed. Raises Fault if a script is no tool any more."""
-    return any(script_files.header(path) != text for path, text in _loaded.items())
+    return any(script_files.header(path) != text for path, text in _comments.items())
 
 
 class ScriptTool(sdk.Tool):
-    def __init__(self, program: ProgramTarget, said: script.Script) -> None:
+    def __init__(self, program: ProgramTarget, header: script.Script) -> None:
         self._program = program
-        self._said = said
+        self._header = header
         known = (program.description, program.input_schema, program.timeout, program.effects)
-        is_known = known == (said.description, said.schema, said.timeout, said.effects)
-        self.news = "" if is_known else _loaded[program.argv[0]]  # the daemon reads it
+        is_known = known == (header.description, header.schema, header.timeout, header.effects)
+        self.news = "" if is_known else _comments[program.argv[0]]  # the daemon reads it
         self.name = program.name
-        self.description = said.description
-        self.input_schema = said.schema
-        self.timeout_secs = said.timeout
-        self.capabilities = sdk.ToolCapabilities(effects=effects_of(said.effects))
+        self.description = header.description
+        self.input_schema = header.schema
+        self.timeout_secs = header.timeout
+        self.capabilities = sdk.ToolCapabilities(effects=effects_of(header.effects))
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        argv = (*self._program.argv, *self._said.words(input))
-        program = replace(self._program, argv=argv, timeout=self._said.timeout)
+        argv = (*self._program.argv, *self._header.words(input))
+        program = replace(self._program, argv=argv, timeout=self._header.timeout)
         environment = {"PATH": os.defpath} | dict(runtime.environ)
-        ended = one_shot.exchanged(program, b"", environment, runtime)
-        said = _last(ended.errors)
-        how = f"the script ended with {one_shot.status_text(ended.status)}"
-        if fault := one_shot.failed("the script", program, ended, f"{how}: {said}" if said else how):
+        end = one_shot.exchange(program, b"", environment, runtime)
+        message = _last(end.errors)
+        how = f"the script ended with {one_shot.status_text(end.status)}"
+        if fault := one_shot.failure_of("the script", program, end, f"{how}: {message}" if message else how):
             return fault
-        if said:
-            runtime.emit_progress(said)
-        return sdk.ToolResult.success(ended.output.decode(errors="replace"))
+        if message:
+            runtime.emit_progress(message)
+        return sdk.ToolResult.success(end.output.decode(errors="replace"))
 
 
 def _last(errors: bytes) -> str:

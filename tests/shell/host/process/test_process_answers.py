@@ -16,7 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import decode
 from cortexfs.host import loaders
-from cortexfs.host.process.one_shot import ProcessEnd, decided
+from cortexfs.host.process.one_shot import ProcessEnd, result_of
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import ExecutionFailed, ToolResult
 from tests.shell import declaring
@@ -50,14 +50,14 @@ T = program("/bin/t", timeout=4, output_bytes=200_000)
 
 @pytest.mark.parametrize(("said", "result"), ANSWERS)
 def test_an_answer(said: str, result: ToolResult) -> None:
-    assert decided(T, ProcessEnd(0, said.encode(), b"on stderr")) == result
+    assert result_of(T, ProcessEnd(0, said.encode(), b"on stderr")) == result
 
 
 @pytest.mark.parametrize(("said", "why"), REFUSED)
 def test_no_answer(said: str, why: str) -> None:
     # abi.md 4.30
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
-        decided(T, ProcessEnd(0, said.encode(), b""))
+        result_of(T, ProcessEnd(0, said.encode(), b""))
     assert why in str(caught.value)
     assert not re.search(r"Error\b|sys\.", str(caught.value))  # no name that only Python programmers know
     # issue 14: "A process tool that prints no JSON is told what to print"
@@ -69,7 +69,7 @@ def test_no_answer(said: str, why: str) -> None:
 def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
     code = None
     try:
-        decided(T, ProcessEnd(0, said, b""))
+        result_of(T, ProcessEnd(0, said, b""))
     except ExecutionFailed as error:
         code = error.code
     assert code in (None, "EPROTO")
@@ -77,24 +77,24 @@ def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
     # abi.md 11.13
-    assert decided(T, ProcessEnd(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
+    assert result_of(T, ProcessEnd(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
 
 
 def test_the_order_of_decision() -> None:
     # abi.md 11.13
     flood = b"x" * 200_001
     with pytest.raises(ExecutionFailed, match="the tool t did not end within 4 s") as caught:
-        decided(T, ProcessEnd(-9, flood, b"", timed_out=True))
+        result_of(T, ProcessEnd(-9, flood, b"", timed_out=True))
     assert caught.value.code == "ETIMEDOUT"  # abi.md 4.30
     told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")
-    assert decided(T, ProcessEnd(3, flood, b"")) == told
-    assert decided(T, ProcessEnd(0, flood[:100_000], flood[:100_001])) == told
-    assert decided(T, ProcessEnd(3, b'"fine"', b" why \n")) == ToolResult.error("why")
+    assert result_of(T, ProcessEnd(3, flood, b"")) == told
+    assert result_of(T, ProcessEnd(0, flood[:100_000], flood[:100_001])) == told
+    assert result_of(T, ProcessEnd(3, b'"fine"', b" why \n")) == ToolResult.error("why")
     told = ToolResult.error("process-isolated tool 't' ended with exit status: 3")
-    assert decided(T, ProcessEnd(3, b'"fine"', b"")) == told
+    assert result_of(T, ProcessEnd(3, b'"fine"', b"")) == told
     for status, text in ((-9, "signal: 9 (SIGKILL)"), (-63, "signal: 63")):
         with pytest.raises(ExecutionFailed) as caught:
-            decided(T, ProcessEnd(status, b"", b""))
+            result_of(T, ProcessEnd(status, b"", b""))
         assert str(caught.value).endswith(f"ended with {text}")
         assert caught.value.code == "EPROTO"
 
