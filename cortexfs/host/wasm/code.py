@@ -102,20 +102,20 @@ def compiled(engine: wasmtime.Engine, data: bytes, cache: str) -> wasmtime.Modul
 
 
 def _check(module: wasmtime.Module) -> None:
-    for one in module.imports:
-        named = f"{one.module}.{one.name}"
-        if one.module != "env" or one.name not in (*IMPORTS, "memory"):
-            raise Fault("EPROTO", f"it imports {named[:200]}, which this host does not have")
-        if one.name != "memory":
-            _check_function(f"import {named}", one.type, IMPORTS[one.name or ""])
-    exports = {one.name: one.type for one in module.exports}
+    for item in module.imports:
+        label = f"{item.module}.{item.name}"
+        if item.module != "env" or item.name not in (*IMPORTS, "memory"):
+            raise Fault("EPROTO", f"it imports {label[:200]}, which this host does not have")
+        if item.name != "memory":
+            _check_function(f"import {label}", item.type, IMPORTS[item.name or ""])
+    exports = {item.name: item.type for item in module.exports}
     for name, types in EXPORTS.items():
         if name in exports:
             _check_function(name, exports[name], types)
         elif name not in OPTIONAL:
             raise Fault("EPROTO", f"it does not export {name}")
-    imported = any(one.name == "memory" for one in module.imports)
-    if not isinstance(exports.get("memory"), wasmtime.MemoryType) and not imported:
+    imports_memory = any(item.name == "memory" for item in module.imports)
+    if not isinstance(exports.get("memory"), wasmtime.MemoryType) and not imports_memory:
         raise Fault("EPROTO", "it does not export memory")
 
 
@@ -123,16 +123,16 @@ def _check_function(name: str, found: object, types: tuple[str, str]) -> None:
     if not isinstance(found, wasmtime.FuncType):
         raise Fault("EPROTO", f"its {name} is not a function")
     has = tuple(
-        "".join(_LETTERS.get(str(one), "?") for one in side) for side in (found.params, found.results)
+        "".join(_LETTERS.get(str(kind), "?") for kind in side) for side in (found.params, found.results)
     )
     if has != types:
         is_ = f"({', '.join(map(str, found.params))}) -> {', '.join(map(str, found.results)) or 'nothing'}"
-        raise Fault("EPROTO", f"its {name} is {is_[:200]}, and must be {_shown(*types)}")
+        raise Fault("EPROTO", f"its {name} is {is_[:200]}, and must be {_signature(*types)}")
 
 
-def _shown(takes: str, returns: str) -> str:
-    given = [", ".join(_TYPES[letter] for letter in side) for side in (takes, returns)]
-    return f"({given[0]}) -> {given[1] or 'nothing'}"
+def _signature(takes: str, returns: str) -> str:
+    sides = [", ".join(_TYPES[letter] for letter in side) for side in (takes, returns)]
+    return f"({sides[0]}) -> {sides[1] or 'nothing'}"
 
 
 # -- the cache
@@ -140,23 +140,23 @@ def _shown(takes: str, returns: str) -> str:
 
 def _place(cache: str, data: bytes) -> Path | None:
     """Returns the path for the machine code of these bytes, in a directory of this user's alone."""
-    mine = Path(cache) / str(os.geteuid())
+    folder = Path(cache) / str(os.geteuid())
     try:
-        mine.mkdir(mode=0o700, exist_ok=True)
-        seen = mine.lstat()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
     except OSError:
         return None
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         return None
-    return mine / hashlib.sha256(data).hexdigest()
+    return folder / hashlib.sha256(data).hexdigest()
 
 
 def _cached(engine: wasmtime.Engine, place: Path) -> wasmtime.Module | None:
     try:
         fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(fd, "rb") as file:
-            seen = os.fstat(fd)
-            if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o022:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
             return wasmtime.Module.deserialize(engine, file.read())
     except (OSError, wasmtime.WasmtimeError):  # such as code of another version of wasmtime

@@ -105,8 +105,8 @@ class HostFunctions:
         if self.turn.lines <= MAX_LINES:
             print(f"{self._plugin}: {_CONTROL.sub(' ', text)}", file=sys.stderr)
         elif self.turn.lines == MAX_LINES + 1:
-            lost = f"over {MAX_LINES} lines in one call; the others are lost"
-            print(f"{self._plugin}: {lost}", file=sys.stderr)
+            message = f"over {MAX_LINES} lines in one call; the others are lost"
+            print(f"{self._plugin}: {message}", file=sys.stderr)
 
     # -- its settings and state
 
@@ -142,8 +142,8 @@ class HostFunctions:
         """Returns 0; or -1, with length 0, if there is nothing."""
         memory = self._instance.memory
         room = memory.word(out_length) or ROOM
-        memory.write(out, given := _cut(data or b"", room))
-        memory.set_word(out_length, len(given))
+        memory.write(out, part := _cut(data or b"", room))
+        memory.set_word(out_length, len(part))
         return -1 if data is None else 0
 
     # -- the network
@@ -161,14 +161,14 @@ class HostFunctions:
         memory.check(out, room)
         memory.check(out_status, 4)  # before anything is sent
         texts = ((method, method_length), (url, url_length), (body, body_length), (headers, headers_length))
-        said = [memory.read(*each, most=fetch.MAX_REQUEST + 1) for each in texts]
-        answer = self._answered(*said)
+        fields = [memory.read(*each, most=fetch.MAX_REQUEST + 1) for each in texts]
+        answer = self._fetch(*fields)
         memory.set_word(out_status, answer.status)
-        memory.write(out, given := answer.body[:room])
-        memory.set_word(out_length, len(given))
+        memory.write(out, part := answer.body[:room])
+        memory.set_word(out_length, len(part))
         return 0 if answer.reached else -1
 
-    def _answered(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.HttpAnswer:
+    def _fetch(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.HttpAnswer:
         if not any(each in self._declared.capabilities for each in NETWORK):
             return fetch.HttpAnswer(403, b"host: network:fetch permission denied", False)
         if not url:
@@ -176,11 +176,11 @@ class HostFunctions:
         if max(len(url), len(body), len(headers)) > fetch.MAX_REQUEST:
             return fetch.HttpAnswer(400, b"host: the request has over 1 MiB", False)
         try:
-            named = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
-            request = web.WebRequest(method.decode() or "GET", url.decode(), named or {}, body)
+            fields = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
+            request = web.WebRequest(method.decode() or "GET", url.decode(), fields or {}, body)
         except (ValueError, RecursionError):  # also for text that is not UTF-8
-            named = None
-        if named is None:
+            fields = None
+        if fields is None:
             return fetch.HttpAnswer(400, b"host: the headers are no JSON object of strings", False)
         self.turn.wake = queue.SimpleQueue()
         self.admit()  # after that: the end of the turn wakes the request, or is seen here
@@ -220,8 +220,8 @@ class WasmState:
     def get(self, key: bytes) -> bytes | None:
         if key in self._set:
             return self._set[key]
-        wanted = "SELECT value FROM state WHERE plugin = ? AND key = ?"
-        found = self._database.execute(wanted, (self._plugin, key)).fetchone()
+        query = "SELECT value FROM state WHERE plugin = ? AND key = ?"
+        found = self._database.execute(query, (self._plugin, key)).fetchone()
         return bytes(found[0]) if found else None
 
     def set(self, key: bytes, value: bytes) -> None:

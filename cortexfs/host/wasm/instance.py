@@ -80,8 +80,8 @@ class WasmMemory:
             try:
                 self._memory.grow(self._store, missing)
             except wasmtime.WasmtimeError:
-                told = f"its memory has {self.size // PAGE} pages and cannot grow to the {size // PAGE}"
-                raise Fault("EPROTO", f"{told} of the ABI's layout") from None
+                message = f"its memory has {self.size // PAGE} pages and cannot grow to the {size // PAGE}"
+                raise Fault("EPROTO", f"{message} of the ABI's layout") from None
 
 
 class Heap:
@@ -135,15 +135,15 @@ class Instance:
             raise
 
     def _begin(self, module: wasmtime.Module, functions: Mapping[str, HostFunction]) -> None:
-        imports = [self._import(one.name or "", functions) for one in module.imports]
+        imports = [self._import(item.name or "", functions) for item in module.imports]
         self._wind()  # for a start function
         try:
             instance = wasmtime.Instance(self.store, module, imports)
         except wasmtime.WasmtimeError as error:
-            told = " ".join(str(error).split())[:500]
-            raise Fault("EPROTO", f"its module does not link: {told}") from None
+            message = " ".join(str(error).split())[:500]
+            raise Fault("EPROTO", f"its module does not link: {message}") from None
         self._exports = instance.exports(self.store)
-        self._called: dict[str, Callable[..., int]] = {}
+        self._functions: dict[str, Callable[..., int]] = {}
         own = self._exports.get("memory")
         if isinstance(own, wasmtime.Memory):
             self._memory = WasmMemory(self.store, own)
@@ -162,7 +162,7 @@ class Instance:
         function = functions[name]
         takes, returns = ([_KINDS[letter]() for letter in side] for side in code.IMPORTS[name])
 
-        def called(caller: wasmtime.Caller, *numbers: int) -> int | None:
+        def call_host(caller: wasmtime.Caller, *numbers: int) -> int | None:
             if self._memory is None:  # a start function runs before the exports can be read
                 memory = caller.get("memory")
                 assert isinstance(memory, wasmtime.Memory)
@@ -170,7 +170,7 @@ class Instance:
             self._admit()
             return function(*numbers)
 
-        return wasmtime.Func(self.store, wasmtime.FuncType(takes, returns), called, access_caller=True)
+        return wasmtime.Func(self.store, wasmtime.FuncType(takes, returns), call_host, access_caller=True)
 
     @property
     def memory(self) -> WasmMemory:
@@ -183,13 +183,13 @@ class Instance:
     # -- calls
 
     def call(self, name: str, *numbers: int) -> int:
-        if name not in self._called:
+        if name not in self._functions:
             function = self._exports[name]
             assert isinstance(function, wasmtime.Func)
             takes, returns = map(len, code.EXPORTS[name])
-            self._called[name] = bare_call(self.store, function, takes, returns)
+            self._functions[name] = bare_call(self.store, function, takes, returns)
         self._wind()
-        return self._called[name](*numbers)
+        return self._functions[name](*numbers)
 
     def _wind(self) -> None:
         """Let the next tick end the running call. In this order: an earlier tick has left its reason."""
@@ -203,14 +203,14 @@ class Instance:
         third = second + (len(arguments) + 8 & ~7)
         block = self._block(third + OUTPUT)
         try:
-            given = name.ljust(second - start, b"\0") + arguments.ljust(third - second, b"\0")
-            self.memory.write(block, _U32.pack(OUTPUT) + b"\0\0\0\0" + given)
+            texts = name.ljust(second - start, b"\0") + arguments.ljust(third - second, b"\0")
+            self.memory.write(block, _U32.pack(OUTPUT) + b"\0\0\0\0" + texts)
             self.memory.write(block + third + OUTPUT - 1, b"\0")
             numbers = (block + start, len(name), block + second, len(arguments), block + third, block)
             status = self.call("plugin_execute_tool", *numbers)
-            said = self._said(block + third, block, OUTPUT)
-            is_unwritten = len(said) == OUTPUT and said.endswith(b"\0")  # the length is that from before
-            return status, b"" if status and is_unwritten else said
+            output = self._output(block + third, block, OUTPUT)
+            is_unwritten = len(output) == OUTPUT and output.endswith(b"\0")  # the length is that from before
+            return status, b"" if status and is_unwritten else output
         finally:
             self.heap.free(block)
 
@@ -219,11 +219,11 @@ class Instance:
         try:
             self.memory.set_word(block, CAPABILITIES)
             status = self.call("plugin_get_capabilities", block + 8, block)
-            return status, self._said(block + 8, block, CAPABILITIES)
+            return status, self._output(block + 8, block, CAPABILITIES)
         finally:
             self.heap.free(block)
 
-    def _said(self, at: int, length_at: int, room: int) -> bytes:
+    def _output(self, at: int, length_at: int, room: int) -> bytes:
         length = self.memory.word(length_at)
         if length > room:
             raise ContractViolation(f"it says that it wrote {length} bytes where there is room for {room}")
@@ -232,8 +232,8 @@ class Instance:
     def _block(self, size: int) -> int:
         if not (block := self.alloc(size)):
             if size > len(HEAP):
-                told = f"args too large: with the output, {size} bytes of {len(HEAP)}"
-                raise Fault("EMSGSIZE", told)
+                message = f"args too large: with the output, {size} bytes of {len(HEAP)}"
+                raise Fault("EMSGSIZE", message)
             raise Fault("ENOMEM", "it has not freed enough of the host's heap for another call")
         return block
 
@@ -248,7 +248,7 @@ class Instance:
 _I32 = ctypes.c_ubyte(0)  # of wasmtime_valkind_t
 
 
-def bare_call(store: wasmtime.Store, called: wasmtime.Func, takes: int, returns: int) -> Callable[..., int]:
+def bare_call(store: wasmtime.Store, function: wasmtime.Func, takes: int, returns: int) -> Callable[..., int]:
     """Returns a call of a function of 32-bit numbers by wasmtime's C interface. Its result is 0 if the
     function returns nothing. Not to be called by two threads at once.
 
@@ -256,18 +256,18 @@ def bare_call(store: wasmtime.Store, called: wasmtime.Func, takes: int, returns:
     takes ten times as long as with none. Here the places of the numbers are made once. Traps and errors of
     host functions are handled as in the library, by names that are not public.
     """
-    given, got = (wasmtime_val_t * takes)(), (wasmtime_val_t * (returns or 1))()
-    for value in given:
+    arguments, results = (wasmtime_val_t * takes)(), (wasmtime_val_t * (returns or 1))()
+    for value in arguments:
         value.kind = _I32
-    places = [value.of for value in given]
-    answer = got[0].of
-    address = ctypes.byref(called._func)
+    places = [value.of for value in arguments]
+    answer = results[0].of
+    address = ctypes.byref(function._func)
 
     def call(*numbers: int) -> int:
         for place, number in zip(places, numbers, strict=True):
             place.i32 = number
         with enter_wasm(store) as trap:
-            error = wasmtime_func_call(store._context(), address, given, takes, got, returns, trap)
+            error = wasmtime_func_call(store._context(), address, arguments, takes, results, returns, trap)
             if error:
                 raise wasmtime.WasmtimeError._from_ptr(error)
         return answer.i32

@@ -73,19 +73,19 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     worker = _Worker(plugin.name, declared)
     try:
         worker.start()
-        said = worker.ask(worker.described, declared.loading, None)
+        capabilities = worker.ask(worker.capabilities, declared.loading, None)
         _workers.append(worker)
     except BaseException:  # such as a cancellation: it must leave no waiting thread
         worker.leave()
         raise
     if "tools" not in declared.capabilities:
         return []
-    if not said.tools and permissions.bringing(declared.capabilities) == ["tools"]:
+    if not capabilities.tools and permissions.bringing(declared.capabilities) == ["tools"]:
         mend = "plugin_get_capabilities must name a tool"
         raise Fault("EINVAL", f"it has the capability tools, but no tool; {mend}")
     return [
         tool if isinstance(tool, WrongTool) else WasmTool(worker, tool, declared)
-        for tool in wrong_tool.sound(said.tools, _Tool)
+        for tool in wrong_tool.sound(capabilities.tools, _Tool)
     ]
 
 
@@ -98,19 +98,21 @@ class WasmTool(sdk.Tool):
         self.timeout_secs = self._seconds = declared.timeout
         self.dry_run_flag = tool.name in declared.dry_runs
         effects = permissions.effects(declared.capabilities)
-        shown = effects_of(effects, are_shown=self.dry_run_flag)
-        self.capabilities = sdk.ToolCapabilities(effects=shown)
+        tool_effects = effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(effects=tool_effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         # The ABI has no other place for it, and a tool with an argument of that name has no dry run.
-        given = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
-        name, arguments = self.name.encode(), _encode(given)
+        fields = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
+        name, arguments = self.name.encode(), _encode(fields)
         seconds = self._seconds - EARLY_SECONDS
         try:
-            status, data = self._worker.ask(lambda here: here.execute(name, arguments), seconds, runtime)
+            status, data = self._worker.ask(
+                lambda instance: instance.execute(name, arguments), seconds, runtime
+            )
         except sdk.ExecutionFailed as failed:
-            told = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
-            raise sdk.ExecutionFailed(told, failed.code) from None
+            message = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
+            raise sdk.ExecutionFailed(message, failed.code) from None
         if status:
             told = data.decode(errors="replace") or f"WASM tool execution failed with status {status}"
             return sdk.ToolResult.error(told)
@@ -147,9 +149,9 @@ class _Worker(threading.Thread):
             from cortexfs.host.wasm import imports
             from cortexfs.host.wasm import instance as wasminstance
         except ImportError:
-            told = "this is a WebAssembly plugin, and there is no wasmtime: pip install 'cortexfs[wasm]'"
-            raise Fault("EHOSTDOWN", f"{plugin}: {told}") from None
-        self._who = f'WASM plugin "{plugin}"'
+            message = "this is a WebAssembly plugin, and there is no wasmtime: pip install 'cortexfs[wasm]'"
+            raise Fault("EHOSTDOWN", f"{plugin}: {message}") from None
+        self._subject = f'WASM plugin "{plugin}"'
         self._declared = declared
         self._name = plugin
         self._code, self._hosts, self._instances = wasmcode, imports, wasminstance
@@ -174,7 +176,7 @@ class _Worker(threading.Thread):
             with shielded(runtime):
                 if self._holds(job, time.monotonic() + seconds):
                     try:
-                        return self._turned(job)
+                        return self._run_turn(job)
                     except BaseException as failed:  # the caller gets the failure, of whatever class
                         raise self._failure(job, failed) from None
                     finally:
@@ -224,7 +226,7 @@ class _Worker(threading.Thread):
     # -- in its own thread
 
     def run(self) -> None:
-        opened: BaseException | None = None
+        failure: BaseException | None = None
         try:
             syscalls.unshare(syscalls.CLONE_FS)  # directory and umask are not those of the call that began it
             os.chdir("/")
@@ -236,23 +238,23 @@ class _Worker(threading.Thread):
             self._state = self._hosts.WasmState(declared.state, self._name)
             self._host = self._hosts.HostFunctions(self._name, declared, self._state)
         except BaseException as error:  # no code above would report it; each job is answered with it
-            opened = error
+            failure = error
         else:
             self._holding.release()
         while (job := self._next()) is not None:
-            if opened is not None:
-                job.done.put((None, self._failure(job, opened)))
+            if failure is not None:
+                job.done.put((None, self._failure(job, failure)))
                 continue
             self._serves = True
-            while not self._holding.acquire(timeout=self._left()):
+            while not self._holding.acquire(timeout=self._timeout()):
                 self._look_at_the_clock()
             try:
-                job.done.put((self._turned(job), None))
+                job.done.put((self._run_turn(job), None))
             except BaseException as error:  # the thread must serve on; the job is answered with it
                 job.done.put((None, self._failure(job, error)))
             finally:
                 self._holding.release()
-        if opened is None:
+        if failure is None:
             self._state.close()
 
     def _next(self) -> _Job | None:
@@ -262,14 +264,14 @@ class _Worker(threading.Thread):
             with self._turning:
                 self._sleeps, self._was_used = not self._was_used and self._until is None, False
             try:
-                job = self._jobs.get(timeout=None if self._sleeps else self._left())
+                job = self._jobs.get(timeout=None if self._sleeps else self._timeout())
             except queue.Empty:
                 self._look_at_the_clock()
                 continue
             if not isinstance(job, _Look):
                 return job
 
-    def _left(self) -> float:
+    def _timeout(self) -> float:
         until = self._until
         return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - time.monotonic()))
 
@@ -281,19 +283,19 @@ class _Worker(threading.Thread):
             self._until = None
         self.end(job, "ETIMEDOUT")
 
-    def _turned(self, job: _Job) -> Any:
+    def _run_turn(self, job: _Job) -> Any:
         with self._turning:
             self._current = job
         try:
             if job.turn.ended:
                 raise self._hosts.CallAbandoned
-            return self._worked(job)
+            return self._run_job(job)
         finally:
             with self._turning:
                 self._current = self._until = None
             self._state.keep()
 
-    def _worked(self, job: _Job) -> Any:
+    def _run_job(self, job: _Job) -> Any:
         self._host.turn = job.turn
         try:
             self._instance = self._instance or self._fresh()
@@ -320,28 +322,28 @@ class _Worker(threading.Thread):
     def _failure(self, job: _Job, error: BaseException) -> BaseException:
         """Returns the failure as an exception that says whose fault it is."""
         if job.turn.ended:
-            told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
-            return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)
+            reason = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
+            return sdk.ExecutionFailed(f"{self._subject} {reason}", job.turn.ended)
         if isinstance(error, Fault):
-            return Fault(error.code, f"{self._who}: {error.message}")
+            return Fault(error.code, f"{self._subject}: {error.message}")
         if isinstance(error, sqlite3.Error):
-            return Fault("EIO", f"{self._who}: its state cannot be read or written: {error}")
+            return Fault("EIO", f"{self._subject}: its state cannot be read or written: {error}")
         text = str(error) if isinstance(error, self._instances.ContractViolation) else _trap(error)
         return sdk.ExecutionFailed(f"WASM trap: {text}", "EPROTO")
 
     # -- the work
 
-    def described(self, instance: Instance) -> _Capabilities:
+    def capabilities(self, instance: Instance) -> _Capabilities:
         status, data = instance.capabilities()
         if status:
             raise Fault("EPROTO", f"plugin_get_capabilities failed with status {status}")
         try:
-            said = _capabilities.decode(data.decode())
+            capabilities = _capabilities.decode(data.decode())
         except (ValueError, RecursionError) as error:
             raise Fault("EPROTO", f"plugin_get_capabilities gave invalid JSON: {why_unread(error)}") from None
-        if said.abi_version != self._instances.ABI:
-            raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
-        return said
+        if capabilities.abi_version != self._instances.ABI:
+            raise Fault("EPROTO", f"its capabilities are of ABI version {capabilities.abi_version}, not 1")
+        return capabilities
 
 
 def _trap(error: BaseException) -> str:
