@@ -71,25 +71,25 @@ class HostCall:
         self.fault: Fault | None = None
 
     async def run(
-        self, pool: Pool, find: Find, asked: hostcalls.CallRequest, seconds: float, cwd: int | None = None
+        self, pool: Pool, find: Find, request: hostcalls.CallRequest, seconds: float, cwd: int | None = None
     ) -> None:
         """Make the whole call, in a host that `find` takes from the pool. `fault` is set if it fails."""
         host = await find()
         with trio.move_on_after(seconds) as clock:
-            self._run, self._clock = asked.run, clock
-            while not await self._tried(pool, host, announce(asked), cwd):
+            self._run, self._clock = request.run, clock
+            while not await self._attempt(pool, host, announce(request), cwd):
                 host = await find()
         if clock.cancelled_caught:
-            self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
+            self.fault = Fault("ETIMEDOUT", timed_out(request.invocation.tool_name, seconds))
 
-    async def _tried(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
+    async def _attempt(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
         """Make the call in this host, and give the host back. Returns False if the host did not begin it."""
         try:
-            call, theirs, rest = host.open(cwd, request)
+            call, host_end, rest = host.open(cwd, request)
             if trace.calls and not self._is_secret:
                 trace.calls(self._run, "said", request)
-            with safe_sockets.closing(call), theirs:
-                if probe := await self._ask(host, call, theirs, rest):
+            with safe_sockets.closing(call), host_end:
+                if probe := await self._ask(host, call, host_end, rest):
                     pool.set_aside(host, probe)
                     return False
         finally:
@@ -101,20 +101,20 @@ class HostCall:
         return True
 
     async def _ask(
-        self, host: Host, call: socket.socket, theirs: socket.socket, rest: memoryview
+        self, host: Host, call: socket.socket, host_end: socket.socket, rest: memoryview
     ) -> socket.socket | None:
         """Make the whole call. If it was taken back, returns a probe of the host."""
         self._let_go = False
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                if not await begins(host, call, theirs, bool(rest), never):
+                if not await begins(host, call, host_end, bool(rest), never):
                     self._let_go = True
                     return call.dup()
                 await send(call, rest.tobytes())
             await self._listen(call)
         finally:
             if not self._let_go:
-                self._let_go = take_back(call, theirs) or await let_go(call)
+                self._let_go = take_back(call, host_end) or await let_go(call)
         return None
 
     async def _listen(self, call: socket.socket) -> None:
@@ -126,8 +126,8 @@ class HostCall:
             if not data:
                 self._let_go = self._broken = True
                 return
-            if said := self._frames(data):
-                await self._say(*said)
+            if batch := self._frames(data):
+                await self._say(*batch)
             if self._question is not None:
                 await self._answer(call)
             if self._wants:  # the request held all of the input
@@ -140,9 +140,9 @@ class HostCall:
         """Have a person answer. Their time does not count as the tool's. The host sends nothing meanwhile."""
         assert self._question is not None
         assert self._ask_person is not None
-        left, self._clock.deadline = self._clock.deadline - trio.current_time(), math.inf
+        seconds, self._clock.deadline = self._clock.deadline - trio.current_time(), math.inf
         answer = await self._ask_person(self._question)
-        self._question, self._clock.deadline = None, trio.current_time() + left
+        self._question, self._clock.deadline = None, trio.current_time() + seconds
         with contextlib.suppress(OSError):  # the next read tells how the call ended
             await send(call, wire.message(wire.QUESTION, msgspec.json.encode(answer)))
 
@@ -150,7 +150,7 @@ class HostCall:
         """Returns the frames of these messages. After an invalid message, returns the frames before it."""
         if trace.calls:
             trace.calls(self._run, "heard", data)
-        said: list[frames.Frame] = []
+        batch: list[frames.Frame] = []
         try:
             for kind, payload in self._splitter.feed(data):
                 if kind == wire.DONE:
@@ -162,22 +162,22 @@ class HostCall:
                 elif kind == wire.WANT:
                     self._wants = True
                 elif kind == wire.QUESTION:
-                    self._question = self._asked(payload)
+                    self._question = self._decode(payload)
                 elif frame := self._hear(kind, payload):
-                    said.append(frame)
+                    batch.append(frame)
         except GARBAGE as error:
             self._broken = True
             self.fault = bare(broken_by(error))
-        return said
+        return batch
 
-    def _asked(self, payload: bytes) -> hostcalls.ToolQuestion:
+    def _decode(self, payload: bytes) -> hostcalls.ToolQuestion:
         if self._ask_person is None or self._question is not None:
             raise Fault("EPROTO", "it has asked a question, and none can be put now")
         return _questions.decode(payload)
 
 
 async def ask(
-    host: Host, request: hostcalls.Request, wanted: int, limit: int = wire.MAX_SAID
+    host: Host, request: hostcalls.Request, expected: int, limit: int = wire.MAX_SAID
 ) -> bytes | None:
     """Returns the first message of this kind, or None if the host breaks off. Raises the host's fault."""
     with safe_sockets.closing(host.call(None)) as call:
@@ -187,20 +187,20 @@ async def ask(
             for kind, payload in splitter.feed(data):
                 if kind == wire.FAULT:
                     raise Fault(*heard_faults.decode(payload))
-                if kind == wanted:
+                if kind == expected:
                     return payload
             await trio.lowlevel.checkpoint()
     return None
 
 
 async def begins(
-    host: Host, call: socket.socket, theirs: socket.socket, more: bool, has_left: Callable[[], bool]
+    host: Host, call: socket.socket, host_end: socket.socket, more: bool, has_left: Callable[[], bool]
 ) -> bool:
     """Wait until the host reads its request, and close the host's end here. Returns False if the request was
     taken back, as the host does not read it. With `more`, a part is unsent. `has_left()` ends the wait."""
     wait = trio.lowlevel.wait_writable if more else trio.lowlevel.wait_readable
     looks = 0
-    while _is_unread(theirs):
+    while _is_unread(host_end):
         with trio.move_on_after(LOOK_SECONDS) as clock:
             await wait(call)
         if not clock.cancelled_caught:
@@ -212,12 +212,12 @@ async def begins(
         if is_dead and not host.has_served:  # the next host might die of the same call
             break
         if is_dead or looks >= LOOKS or host.aside or host.was_stopped or host.is_stopped:
-            return not take_back(call, theirs)
-    theirs.close()
+            return not take_back(call, host_end)
+    host_end.close()
     return True
 
 
-def take_back(call: socket.socket, theirs: socket.socket) -> bool:
+def take_back(call: socket.socket, host_end: socket.socket) -> bool:
     """Take back a request that the host has not read to its end; it never runs then. Returns True if there
     was one. The host's end is closed here, so that the end of a call that goes on is noticed.
 
@@ -226,8 +226,8 @@ def take_back(call: socket.socket, theirs: socket.socket) -> bool:
     """
     try:
         room = call.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        with theirs:
-            unread = theirs.recv(2 * room, socket.MSG_DONTWAIT)
+        with host_end:
+            unread = host_end.recv(2 * room, socket.MSG_DONTWAIT)
     except OSError:  # nothing is there, or the host's end is closed here
         return False
     with contextlib.suppress(OSError):
@@ -235,9 +235,9 @@ def take_back(call: socket.socket, theirs: socket.socket) -> bool:
     return bool(unread)
 
 
-def _is_unread(theirs: socket.socket) -> bool:
+def _is_unread(host_end: socket.socket) -> bool:
     try:
-        return bool(theirs.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
+        return bool(host_end.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
     except OSError:
         return False
 

@@ -56,7 +56,7 @@ class LookQuestion(msgspec.Struct, eq=False):
     number: int
     pid: int
     answer: SeenPlace | OSError | None = None
-    came: Callable[[], object] | None = None  # set while a conversation waits for it
+    notify: Callable[[], object] | None = None  # set while a conversation waits for it
 
 
 class Looker:
@@ -75,7 +75,7 @@ class Looker:
         self._ready = select.poll()
         self._ready.register(self._channel, select.POLLIN)
         self._number = 0
-        self._asked: dict[int, LookQuestion] = {}
+        self._questions: dict[int, LookQuestion] = {}
         self._unsent: deque[LookQuestion] = deque()
         self._late: set[int] = set()  # the numbers of questions whose answers the task reads
         self._is_late = trio.Event()
@@ -109,18 +109,18 @@ class Looker:
                 log.error("cortexfs-looker cannot be started: %s", error.strerror)
                 return
             # It may get a question twice. The second answer is ignored.
-            self._unsent = deque(self._asked.values())
-            self._late &= self._asked.keys()
+            self._unsent = deque(self._questions.values())
+            self._late &= self._questions.keys()
             self._send()
 
     def ask(self, pid: int) -> LookQuestion:
         self._number = self._number + 1 & 0xFFFFFFFF
-        question = self._asked[self._number] = LookQuestion(self._number, pid)
-        if self._unsent or not self._sent(question):
+        question = self._questions[self._number] = LookQuestion(self._number, pid)
+        if self._unsent or not self._try_send(question):
             self._unsent.append(question)
         return question
 
-    def _sent(self, question: LookQuestion) -> bool:
+    def _try_send(self, question: LookQuestion) -> bool:
         try:
             self._channel.send(_QUESTION.pack(question.number, question.pid))
         except OSError:
@@ -129,10 +129,10 @@ class Looker:
 
     def _send(self) -> None:
         """Send as many questions as the channel takes. The others follow when there are answers."""
-        while self._unsent and self._sent(self._unsent[0]):
+        while self._unsent and self._try_send(self._unsent[0]):
             self._unsent.popleft()
 
-    async def seen(self, question: LookQuestion) -> SeenPlace:
+    async def place_of(self, question: LookQuestion) -> SeenPlace:
         """Returns the place of the process. Raises OSError if it is gone, or hidden from the daemon."""
         if not self._comes_soon(question):
             await told(partial(self._call_back, question))
@@ -163,11 +163,11 @@ class Looker:
             self._send()
         return True
 
-    def _call_back(self, question: LookQuestion, told: Callable[[], object]) -> None:
+    def _call_back(self, question: LookQuestion, notify: Callable[[], object]) -> None:
         if question.answer is not None:
-            told()
+            notify()
             return
-        question.came = told
+        question.notify = notify
         self._note_late(question)
 
     def _note_late(self, question: LookQuestion) -> None:
@@ -176,7 +176,7 @@ class Looker:
 
     def _take(self, data: bytes, rights: Sequence[int]) -> None:
         number, error, *numbers = _ANSWER.unpack(data)
-        question = self._asked.pop(number, None)
+        question = self._questions.pop(number, None)
         self._late.discard(number)
         if question is None:
             _close(rights)
@@ -187,14 +187,14 @@ class Looker:
             is_here = (*numbers,) == self._here
             where = HERE if is_here else place.of((*namespaces,), (mount, inode))
             question.answer = SeenPlace(where, rights[0] if rights else None)
-        if question is not None and question.came is not None:
-            question.came()
+        if question is not None and question.notify is not None:
+            question.notify()
 
     def forget(self, question: LookQuestion) -> None:
         """Drop the question. Its answer holds a directory, so it is taken, and closed, now if that can be."""
         if question.answer is None and not self._comes_soon(question):
             self._note_late(question)
-        self._asked.pop(question.number, None)
+        self._questions.pop(question.number, None)
         if isinstance(question.answer, SeenPlace):
             question.answer.close()
 
@@ -232,16 +232,16 @@ class Look:
             raise self._peer
         assert self._question
         try:
-            seen = await self._looker.seen(self._question)
+            seen_place = await self._looker.place_of(self._question)
             self._question = None
-            return self._peer.caller(seen)
+            return self._peer.caller(seen_place)
         except OSError as error:
             raise gone(error) from error
 
 
-def _alone(started: tuple[Child, list[int]]) -> Child:
+def _alone(child_and_rights: tuple[Child, list[int]]) -> Child:
     """Returns the child. It prints nothing, so its rights are closed."""
-    child, rights = started
+    child, rights = child_and_rights
     _close(rights)
     return child
 

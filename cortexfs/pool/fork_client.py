@@ -50,12 +50,12 @@ class ForkServer:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
         self.socket.setblocking(False)
 
-    async def run(self, heard: Heard, lost: Callable[[], None], new: Callable[[], None]) -> None:
+    async def run(self, hear: Heard, lost: Callable[[], None], new: Callable[[], None]) -> None:
         """Receive from each fork server. `lost` is called when one ends, `new` for the next."""
         while True:
             began = trio.current_time()
             while (received := await self.receive()) is not None:
-                heard(received)
+                hear(received)
             lost()
             log.error("the fork server has ended with all hosts, and is started again")
             await self.end()
@@ -67,15 +67,15 @@ class ForkServer:
                 return
             new()
 
-    def hear_until(self, is_over: Callable[[], bool], heard: Heard, seconds: float) -> None:
+    def hear_until(self, is_over: Callable[[], bool], hear: Heard, seconds: float) -> None:
         """Receive from it after the loop has ended, for so many seconds at most."""
         deadline = time.monotonic() + seconds
         with contextlib.suppress(OSError, ValueError):  # the fork server ended, or was closed before
             while not is_over():
-                self.awaited(max(deadline - time.monotonic(), 0))
-                if (message := self.heard()) is None:
+                self.wait(max(deadline - time.monotonic(), 0))
+                if (message := self.next_message()) is None:
                     return
-                heard(message)
+                hear(message)
 
     def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))] if rights else []
@@ -86,7 +86,7 @@ class ForkServer:
         except OSError:
             raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
 
-    def heard(self) -> hostcalls.FromForkServer | None:
+    def next_message(self) -> hostcalls.FromForkServer | None:
         """Returns the next message, or None when the fork server is gone; may raise BlockingIOError."""
         try:
             data = self.socket.recv(hostcalls.MAX_SPAWN)
@@ -97,11 +97,11 @@ class ForkServer:
     async def receive(self) -> hostcalls.FromForkServer | None:
         while True:
             try:
-                return self.heard()
+                return self.next_message()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self.socket)
 
-    def awaited(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait for the next message, after the loop has ended. Returns True if there is one."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)

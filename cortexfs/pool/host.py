@@ -36,17 +36,17 @@ class Pairs:
     """Pairs of sockets for calls. One spare pair is made ahead of time."""
 
     def __init__(self) -> None:
-        self._spare: Pair | None = _made()
+        self._spare: Pair | None = _new_pair()
 
     def take(self) -> Pair:
         pair, self._spare = self._spare, None
-        return pair or _made()
+        return pair or _new_pair()
 
     def refill(self) -> None:
         """Make the spare pair, after an answer has gone out. A lack of descriptors fails the next call."""
         if self._spare is None:
             with contextlib.suppress(OSError):
-                self._spare = _made()
+                self._spare = _new_pair()
 
     def close(self) -> None:
         if self._spare is not None:
@@ -55,7 +55,7 @@ class Pairs:
             self._spare = None
 
 
-def _made() -> Pair:
+def _new_pair() -> Pair:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
     safe_sockets.refuse_rights(ours)

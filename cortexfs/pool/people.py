@@ -44,7 +44,7 @@ class _Person:
         self.holders = 0
         self.connections: list[socket.socket] = []  # still open
         self.is_met = False
-        self.seen = trio.Event()
+        self.was_read = trio.Event()
 
 
 class People:
@@ -58,7 +58,9 @@ class People:
         exact = self._known.get(_base(identity))
         found = [exact] if exact else []
         found += [
-            one for base, one in self._known.items() if one is not exact and _is_no_less(base, identity)
+            candidate
+            for base, candidate in self._known.items()
+            if candidate is not exact and _is_no_less(base, identity)
         ]
         for person in found:
             self._introduce(person)
@@ -97,7 +99,7 @@ class People:
         if not person.holders:
             del self._known[base]
             if person.is_met:
-                self._told(hostcalls.Forget(person.number), [])
+                self._try_send(hostcalls.Forget(person.number), [])
 
     async def met(self, identity: Identity) -> None:
         """Have the fork server read this kept person while they are there. Only powers need that: they cannot
@@ -106,27 +108,27 @@ class People:
         if person is not None and identity.capabilities:
             self._introduce(person)
             if person.is_met:
-                await person.seen.wait()
+                await person.was_read.wait()
 
-    def heard(self, number: int) -> None:
+    def note_read(self, number: int) -> None:
         """Note that the fork server has read this person."""
         for person in self._known.values():
             if person.number == number:
-                person.seen.set()
+                person.was_read.set()
 
     def introduce(self) -> None:
         """Tell a new fork server of all people. Those who have left cannot be read any more."""
         for person in self._known.values():
-            person.seen.set()  # the old fork server sends nothing more
-            person.is_met, person.seen = False, trio.Event()
+            person.was_read.set()  # the old fork server sends nothing more
+            person.is_met, person.was_read = False, trio.Event()
             self._introduce(person)
 
     def _introduce(self, person: _Person, connection: socket.socket | None = None) -> None:
         connection = connection or (person.connections[-1] if person.connections else None)
         if connection is not None and not person.is_met:
-            person.is_met = self._told(hostcalls.Meet(person.number), [connection.fileno()])
+            person.is_met = self._try_send(hostcalls.Meet(person.number), [connection.fileno()])
 
-    def _told(self, message: hostcalls.ToForkServer, rights: Sequence[int]) -> bool:
+    def _try_send(self, message: hostcalls.ToForkServer, rights: Sequence[int]) -> bool:
         """Returns True if the message was sent. The fork server may be gone, and starting again."""
         try:
             self._send(message, rights)

@@ -88,13 +88,13 @@ class Pool:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.looker.run)
             nursery.start_soon(self._printed.run)
-            await self._forks.run(self._heard, self._lost, self.people.introduce)
+            await self._forks.run(self._handle, self._note_loss, self.people.introduce)
             nursery.cancel_scope.cancel()
 
-    def _lost(self) -> None:
+    def _note_loss(self) -> None:
         """Note that the fork server has ended, and every host with it."""
         for host in list(self._all.values()):
-            self._gone(host, -signal.SIGKILL)
+            self._note_end(host, -signal.SIGKILL)
 
     @property
     def plugins(self) -> set[hostcalls.Plugin]:
@@ -108,18 +108,18 @@ class Pool:
             self._look_aside(key)
         return list(self._hosts.values())
 
-    def _heard(self, message: hostcalls.FromForkServer) -> None:
+    def _handle(self, message: hostcalls.FromForkServer) -> None:
         if isinstance(message, hostcalls.Met):
-            self.people.heard(message.number)
+            self.people.note_read(message.number)
             return
         host = self._all.get(message.host)
         if host is None:
             return
         if isinstance(message, hostcalls.HostExit):
-            self._gone(host, message.status)
+            self._note_end(host, message.status)
         elif message.fault is not None:
             host.fault = Fault(*message.fault)
-            self._gone(host, None)
+            self._note_end(host, None)
         else:
             host.pid = message.pid
             self.by_pid[host.pid] = host
@@ -128,7 +128,7 @@ class Pool:
             if host.retired and not host.calls:  # its caller gave up waiting
                 host.end()
 
-    def _gone(self, host: Host, status: int | None) -> None:
+    def _note_end(self, host: Host, status: int | None) -> None:
         host.status = status
         host.last_words = self._printed.end(host.errors)
         self.retire(host)
@@ -199,7 +199,7 @@ class Pool:
         host = host or self._spawn(plugin, identity, connection)
         host.calls += 1
         try:
-            await self._started(host)
+            await self._await_start(host)
         except Fault:
             self.release(host)
             if is_ours or connection is None:
@@ -236,7 +236,7 @@ class Pool:
                 if not waiting and self._waiting.get(identity.uid) is waiting:
                     del self._waiting[identity.uid]
 
-    async def _started(self, host: Host) -> None:
+    async def _await_start(self, host: Host) -> None:
         if not host.ready.is_set():
             await in_task()
             with trio.move_on_after(SPAWN_SECONDS):
@@ -256,15 +256,15 @@ class Pool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.shutdown(socket.SHUT_RD)  # a host has nothing to send here, and could send descriptors
-        errors, printed = os.pipe()
+        errors, writer = os.pipe()
         host = Host(self._number, (plugin, identity), ours, self._kill, self.pairs, errors)
-        met = self.people.number(identity) if connection is None else 0
-        shown = [] if connection is None else [connection.fileno()]
+        person = self.people.number(identity) if connection is None else 0
+        connections = [] if connection is None else [connection.fileno()]
         self._printed.add(errors)
         try:
-            with theirs, open(printed, "wb"):
-                spawn = hostcalls.Spawn(host.number, plugin, identity, self._limits, self.device, met)
-                self._forks.send(spawn, [theirs.fileno(), printed, *shown])
+            with theirs, open(writer, "wb"):
+                spawn = hostcalls.Spawn(host.number, plugin, identity, self._limits, self.device, person)
+                self._forks.send(spawn, [theirs.fileno(), writer, *connections])
         except Fault:
             self._printed.end(errors)
             ours.close()
@@ -321,14 +321,14 @@ class Pool:
 
     def renew(self, plugins: Mapping[hostcalls.Plugin, hostcalls.Plugin]) -> list[Host]:
         """Move the hosts of each old plugin to the new one from now on. Returns these hosts."""
-        moved = [host for host in self._hosts.values() if host.plugin in plugins]
-        for host in moved:
+        hosts = [host for host in self._hosts.values() if host.plugin in plugins]
+        for host in hosts:
             del self._hosts[host.plugin, host.identity]
             host.plugin = plugins[host.plugin]
             if (other := self._hosts.get((host.plugin, host.identity))) is not None:
                 self._let_go_of(other)
             self._hosts[host.plugin, host.identity] = host
-        return moved
+        return hosts
 
     def replace(self, keep: Callable[[hostcalls.Plugin], bool]) -> None:
         """Retire the hosts of all plugins but those that `keep` accepts. Running calls finish."""
@@ -342,9 +342,9 @@ class Pool:
         else:
             self._dismiss(host)
 
-    async def ended(self, wanted: Callable[[hostcalls.Identity], bool]) -> list[hostcalls.Identity]:
+    async def ended(self, is_chosen: Callable[[hostcalls.Identity], bool]) -> list[hostcalls.Identity]:
         """End the idle hosts of these identities. Returns the identities of the hosts that go on."""
-        chosen = [host for host in self._all.values() if wanted(host.identity)]
+        chosen = [host for host in self._all.values() if is_chosen(host.identity)]
         idle = [host for host in chosen if not host.calls]
         for host in idle:
             self.retire(host)
@@ -373,11 +373,13 @@ class Pool:
 
     def dismiss(self) -> None:
         """End every host. Idle hosts are asked first, and have at most `LEAVE_SECONDS`."""
-        asked = [host for host in self._all.values() if host.pid and not host.calls]
-        for host in asked:
+        idle = [host for host in self._all.values() if host.pid and not host.calls]
+        for host in idle:
             host.end()
-        self._forks.hear_until(lambda: all(one.exited.is_set() for one in asked), self._heard, LEAVE_SECONDS)
+        self._forks.hear_until(
+            lambda: all(each.exited.is_set() for each in idle), self._handle, LEAVE_SECONDS
+        )
         self._forks.close()
         self.pairs.close()
-        self._lost()
+        self._note_loss()
         self._printed.close()

@@ -53,9 +53,9 @@ class Printed:
 
     def _hear(self) -> None:
         for pipe, _ in self._ready.poll(0):
-            if not (said := os.read(pipe, _READ)):
+            if not (data := os.read(pipe, _READ)):
                 self._ready.unregister(pipe)
                 continue
-            self._words[pipe] = (self._words[pipe] + said)[-KEPT_LAST:]
-            printed = said.replace(_PAST, b"")[-MAX_OUTPUT:]
+            self._words[pipe] = (self._words[pipe] + data)[-KEPT_LAST:]
+            printed = data.replace(_PAST, b"")[-MAX_OUTPUT:]
             log.info("host output: %s", one_line(printed.decode(errors="replace")), extra={"origin": pipe})

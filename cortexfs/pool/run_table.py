@@ -100,11 +100,11 @@ class Runs:
     def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> ObjectRun:
         if self._closing and source != SOCKET:  # a message that has begun is ended by its session
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
-        which = (uid, source == SOCKET)
-        count, most = self._by_user.get(which, 0), self._most[which[1]]
+        key = (uid, source == SOCKET)
+        count, most = self._by_user.get(key, 0), self._most[key[1]]
         if count >= most:
             raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
-        self._by_user[which] = count + 1
+        self._by_user[key] = count + 1
         run = ObjectRun(id_ or self.new_id(), class_, name, uid, source)
         self.active[run.id] = run
         return run
@@ -125,12 +125,12 @@ class Runs:
 
     def close(self, run: ObjectRun, fault: Fault | None = None) -> None:
         del self.active[run.id]
-        which = (run.uid, run.source == SOCKET)
-        left = self._by_user[which] - 1
-        if left:
-            self._by_user[which] = left
+        key = (run.uid, run.source == SOCKET)
+        count = self._by_user[key] - 1
+        if count:
+            self._by_user[key] = count
         else:
-            del self._by_user[which]
+            del self._by_user[key]
         if self._closing and not self.active:
             self._idle.set()
         code = fault.code if fault else None

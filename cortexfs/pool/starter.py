@@ -53,11 +53,11 @@ class _Answer:
     """The answer to a request, once it has come."""
 
     def __init__(self) -> None:
-        self.came = trio.Event()
+        self.arrival = trio.Event()
         self.done = starts.StartReply(0, error=errno.EPIPE)  # the starter is gone
         self.rights: list[int] = []
 
-    def taken(self) -> list[int]:
+    def take_rights(self) -> list[int]:
         """Returns its rights, which belong to the caller from now on."""
         if self.done.error:
             raise OSError(self.done.error, os.strerror(self.done.error))
@@ -71,7 +71,7 @@ class Starter:
         self.binds = trio.Lock()  # one at a time, as the tree recognizes a bound socket by the starter's pid
         self._number = starts.FIRST
         self._first = _Answer()
-        self._asked: dict[int, _Answer] = {starts.FIRST: self._first}
+        self._requests: dict[int, _Answer] = {starts.FIRST: self._first}
         self._children: dict[int, Child] = {starts.FIRST: Child(starts.FIRST, self)}
 
     @property
@@ -89,8 +89,8 @@ class Starter:
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(self.control)
         finally:
-            for answer in self._asked.values():
-                answer.came.set()
+            for answer in self._requests.values():
+                answer.arrival.set()
 
     def _hear(self) -> bool:
         try:
@@ -104,9 +104,9 @@ class Starter:
             if child := self._children.pop(message.number, None):
                 child.status = message.status
                 child.ended.set()
-        elif answer := self._asked.pop(message.number, None):
+        elif answer := self._requests.pop(message.number, None):
             answer.done, answer.rights = message, rights
-            answer.came.set()
+            answer.arrival.set()
         else:  # the request was given up
             for fd in rights:
                 os.close(fd)
@@ -118,75 +118,75 @@ class Starter:
     # -- requests
 
     def _ask(self, request: starts.ToStarter) -> _Answer:
-        answer = self._asked[request.number] = _Answer()
+        answer = self._requests[request.number] = _Answer()
         try:
             self.control.send(_pack(request))
         except OSError:
-            del self._asked[request.number]
-            answer.came.set()
+            del self._requests[request.number]
+            answer.arrival.set()
         return answer
 
     def _next(self) -> int:
         self._number += 1
         return self._number
 
-    async def _answered(self, request: starts.ToStarter) -> _Answer:
+    async def _answer(self, request: starts.ToStarter) -> _Answer:
         answer = self._ask(request)
         try:
-            await answer.came.wait()
+            await answer.arrival.wait()
         except BaseException:  # a cancellation: the answer is not wanted any more
-            self._asked.pop(request.number, None)
+            self._requests.pop(request.number, None)
             for fd in answer.rights:
                 os.close(fd)
             raise
         return answer
 
-    def _answered_now(self, answer: _Answer) -> _Answer:
+    def _answer_now(self, answer: _Answer) -> _Answer:
         self.control.setblocking(True)
-        while not answer.came.is_set() and self._hear():
+        while not answer.arrival.is_set() and self._hear():
             pass
         return answer
 
-    async def start(self, what: str, argument: str = "") -> tuple[Child, list[int]]:
+    async def start(self, kind: str, argument: str = "") -> tuple[Child, list[int]]:
         """Returns a new process of this kind, and its rights. Raises OSError if it cannot be started."""
         child = Child(self._next(), self)
         self._children[child.number] = child  # before its end can be reported
-        answer = await self._answered(starts.StartChild(child.number, what, argument))
-        return self._begun(child, answer)
+        answer = await self._answer(starts.StartChild(child.number, kind, argument))
+        return self._begin(child, answer)
 
-    def start_now(self, what: str) -> tuple[Child, list[int]]:
+    def start_now(self, kind: str) -> tuple[Child, list[int]]:
         """Do the same before the loop runs."""
         child = Child(self._next(), self)
         self._children[child.number] = child
-        return self._begun(child, self._answered_now(self._ask(starts.StartChild(child.number, what))))
+        return self._begin(child, self._answer_now(self._ask(starts.StartChild(child.number, kind))))
 
     def first(self) -> tuple[Child, list[int]]:
         """Returns the fork server that was started unasked. Call it once, before the loop runs."""
         child = self._children[starts.FIRST]
-        return self._begun(child, self._answered_now(self._first))
+        return self._begin(child, self._answer_now(self._first))
 
-    def _begun(self, child: Child, answer: _Answer) -> tuple[Child, list[int]]:
+    def _begin(self, child: Child, answer: _Answer) -> tuple[Child, list[int]]:
         if answer.done.error:
             self._children.pop(child.number, None)
-        rights = answer.taken()
+        rights = answer.take_rights()
         child.pid = answer.done.pid
         return child, rights
 
-    async def output(self, what: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
+    async def output(self, kind: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
         """Returns the output of a program of this kind, and its status. Raises OSError, and TimeoutError."""
-        child, (printed,) = await self.start(what, argument)
-        said = b""
+        child, (output,) = await self.start(kind, argument)
+        data = b""
         try:
             with trio.move_on_after(seconds):
-                while part := await _read(printed):
-                    said += part[: most - len(said)]
+                while part := await _read(output):
+                    data += part[: most - len(data)]
                 await child.ended.wait()
         finally:
-            os.close(printed)
+            os.close(output)
             child.kill()
         if child.status is None:
             raise TimeoutError(errno.ETIMEDOUT, f"it took over {seconds:g} s")
-        return said, child.status
+        return data, child.status
 
     def kill(self, number: int) -> None:
         with suppress(OSError):  # gone, and all that it has started with it
@@ -194,16 +194,16 @@ class Starter:
 
     async def listener(self, path: str, backlog: int) -> socket.socket:
         """Returns a socket that listens at a path of the mount."""
-        answer = await self._answered(starts.Bind(self._next(), path, backlog))
-        return socket.socket(fileno=answer.taken()[0])
+        answer = await self._answer(starts.Bind(self._next(), path, backlog))
+        return socket.socket(fileno=answer.take_rights()[0])
 
     def mounted(self, device: int) -> None:
         """Tell the starter the device of this daemon's mount. Call it before the loop runs."""
-        self._answered_now(self._ask(starts.MountDevice(self._next(), device))).taken()
+        self._answer_now(self._ask(starts.MountDevice(self._next(), device))).take_rights()
 
     def unmount(self) -> None:
         """Unmount a mount that is no longer served. Call it when the loop has ended."""
-        self._answered_now(self._ask(starts.Unmount(self._next()))).taken()
+        self._answer_now(self._ask(starts.Unmount(self._next()))).take_rights()
 
     def stop(self) -> None:
         """End the starter, and all that it has started. May be repeated."""

@@ -32,14 +32,14 @@ def begin(
 ) -> StarterEnds:
     """Start a starter. `engine` replaces the package's own command for engines."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    looks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    looks, their_looks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     options = ["--daemon", str(os.getpid())]
     options += ["--root", str(root)] if root else []
     options += ["--state", os.path.abspath(state)] if state else []
     options += ["--config", os.path.realpath(config)] if config else []
     options += ["--engine", json.dumps(list(engine))] if engine else []
-    with theirs, asked:
-        channels = [theirs.fileno(), asked.fileno()]
+    with theirs, their_looks:
+        channels = [theirs.fileno(), their_looks.fileno()]
         process = subprocess.Popen(
             [sys.executable, *STARTER, *map(str, channels), *options],
             pass_fds=channels,

@@ -40,7 +40,7 @@ class ToolCalls:
         self,
         tool: Object,
         identity: hostcalls.Identity,
-        asked: hostcalls.CallRequest,
+        request: hostcalls.CallRequest,
         say: Say,
         put: Ask | None = None,
     ) -> CallOutcome:
@@ -50,15 +50,15 @@ class ToolCalls:
             return CallOutcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
         output = _Output(tool.path, identity.uid, self._held)
-        one = HostCall(output.hear, say, ask=put if asked.answers else None)
+        host_call = HostCall(output.hear, say, ask=put if request.answers else None)
         try:
-            refuse_agents(identity.label, asked.environment)
-            who = identity
+            refuse_agents(identity.label, request.environment)
+            host_identity = identity
             if tool.plugin.kind == hostcalls.NATIVE:
-                who = hostcalls.of_call(identity, asked.environment)
-            find = partial(self._pool.acquire_in_turn, tool.plugin, who)
-            await one.run(self._pool, find, asked, seconds)
-            return output.outcome(one.fault)
+                host_identity = hostcalls.of_call(identity, request.environment)
+            find = partial(self._pool.acquire_in_turn, tool.plugin, host_identity)
+            await host_call.run(self._pool, find, request, seconds)
+            return output.outcome(host_call.fault)
         except Fault as fault:
             return output.outcome(fault)
         finally:
@@ -69,17 +69,17 @@ class ToolCalls:
     ) -> list[str]:
         """Returns these paths with all links followed, as a host of this identity finds them."""
         host = await self._pool.acquire_in_turn(plugin, identity)
-        said = None
+        answer = None
         try:
             with trio.move_on_after(FOLLOW_SECONDS):
-                said = await ask(host, hostcalls.Follow(paths), wire.DESCRIPTORS)
-            if said is None:
+                answer = await ask(host, hostcalls.Follow(paths), wire.DESCRIPTORS)
+            if answer is None:
                 raise Fault("ETIMEDOUT", f"a file system of {', '.join(paths)} does not answer")
-            return msgspec.json.decode(said, type=list[str])
+            return msgspec.json.decode(answer, type=list[str])
         except (OSError, *UNREADABLE) as error:  # the host died, or is broken
             raise Fault("EPROTO", f"the real paths of {', '.join(paths)} cannot be found: {error}") from None
         finally:
-            self._pool.release(host, stuck=said is None)
+            self._pool.release(host, stuck=answer is None)
 
 
 class _Output:
@@ -89,16 +89,16 @@ class _Output:
         self._path = path
         self._uid = uid
         self._held = held
-        self._kept = bytearray()  # joined, as each piece may be only a byte
+        self._head = bytearray()  # joined, as each piece may be only a byte
         self._size = 0
 
     def outcome(self, fault: Fault | None) -> CallOutcome:
-        text = self._kept.decode(errors="ignore")  # the cut may be inside a character
-        return CallOutcome(text, fault, self._size - len(self._kept))
+        text = self._head.decode(errors="ignore")  # the cut may be inside a character
+        return CallOutcome(text, fault, self._size - len(self._head))
 
     def forget(self) -> None:
         """Stop counting it for its user."""
-        self._held[self._uid] -= len(self._kept)
+        self._held[self._uid] -= len(self._head)
         if not self._held[self._uid]:
             del self._held[self._uid]
 
@@ -107,10 +107,10 @@ class _Output:
             return _frame(self._path, kind, payload)
         self._size += len(payload)
         # Keep as much as there is room for. Nothing after a gap is kept.
-        if self._size - len(payload) == len(self._kept):
-            taken = payload[: max(0, min(MAX_KEPT - len(self._kept), MAX_HELD - self._held[self._uid]))]
-            self._kept += taken
-            self._held[self._uid] += len(taken)
+        if self._size - len(payload) == len(self._head):
+            part = payload[: max(0, min(MAX_KEPT - len(self._head), MAX_HELD - self._held[self._uid]))]
+            self._head += part
+            self._held[self._uid] += len(part)
         return None
 
 

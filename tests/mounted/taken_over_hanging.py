@@ -70,14 +70,14 @@ def attack() -> None:
     asks, forks = made[0].starter, made[0].pool._forks
     (server,) = [pid for pid in children(asks.pid) if b"cortexfs.host.forkserver" in words(pid)]
     print(asks.pid, server, flush=True)
-    hear = forks.heard
+    hear = forks.next_message
 
     def heard() -> hostcalls.FromForkServer | None:
         if said := hear():
             met.set() if said == hostcalls.Met(MEETING) else None
         return said
 
-    forks.heard = heard  # type: ignore[method-assign]
+    forks.next_message = heard  # type: ignore[method-assign]
     (fuse,) = [int(fd) for fd in os.listdir("/proc/self/fd") if leads(fd) == "/dev/fuse"]
     Filesystem.lookup = forgotten  # type: ignore[method-assign,assignment]
     status = os.open(ROOT / "status", os.O_RDONLY)

@@ -28,8 +28,8 @@ def host(made: Daemon, identity: hostcalls.Identity, *shown: int) -> str:
         spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.HostLimits(1 << 30, 64, 256))
         forks = made.pool._forks
         forks.send(spawn, [theirs.fileno(), 2, *shown])
-        assert forks.awaited(60)
-        said = forks.heard()
+        assert forks.wait(60)
+        said = forks.next_message()
     assert isinstance(said, hostcalls.HostStart)
     return said.fault[0] if said.fault else "done"
 
@@ -102,8 +102,8 @@ def host_by_a_host(made: Daemon, state: Path, folder: Path) -> str:
         plugin = hostcalls.Plugin("evil", "1", "python", "nobodys:tools", str(evil))
         limits = hostcalls.HostLimits(1 << 30, 64, 256)
         forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno(), 2])
-        assert forks.awaited(60)
-        assert forks.heard() is not None
+        assert forks.wait(60)
+        assert forks.next_message() is not None
         socket.send_fds(ours, [b"c"], [its.fileno(), forks.socket.fileno()])
         its.close()
         call_.sendall(wire.message(wire.REQUEST, msgspec.msgpack.encode(hostcalls.Describe())))
@@ -122,5 +122,5 @@ def starter(made: Daemon, folder: Path) -> dict[str, str]:
         "listener: no path": starts.Bind(asks._next(), "model/\0", 1),
         "listener: elsewhere": starts.Bind(asks._next(), "../folder/own", 1),
     }
-    said = {name: asks._answered_now(asks._ask(each)).done.error for name, each in requests.items()}
+    said = {name: asks._answer_now(asks._ask(each)).done.error for name, each in requests.items()}
     return {f"starter {name}": errno.errorcode.get(error, "done") for name, error in said.items()}

@@ -47,7 +47,7 @@ class FakeForks:
     def start(self, number: int) -> None:
         """Report that the host runs."""
         assert self.pool is not None
-        self.pool._heard(hostcalls.HostStart(number, 1_000_000 + number))
+        self.pool._handle(hostcalls.HostStart(number, 1_000_000 + number))
 
     def hear_until(self, *_: object) -> None:
         """Nothing comes."""
@@ -155,7 +155,7 @@ async def test_a_host_that_has_died_is_not_given_out(stage: Stage) -> None:
     stage.forks.hosts[1].close()
     second = await stage.host(plugin("a"))
     assert second.number == 2
-    stage.pool._heard(hostcalls.HostExit(1, -9))
+    stage.pool._handle(hostcalls.HostExit(1, -9))
     assert (first.describe_end(), len(stage.pool)) == ("was killed by SIGKILL", 1)
 
 
@@ -302,7 +302,7 @@ async def test_a_host_that_cannot_start(stage: Stage) -> None:
         nursery.start_soon(_refused, stage.pool, "EACCES")
         nursery.start_soon(_refused, stage.pool, "EACCES")
         await trio.testing.wait_all_tasks_blocked()
-        stage.pool._heard(hostcalls.HostStart(1, 0, ("EACCES", "no")))
+        stage.pool._handle(hostcalls.HostStart(1, 0, ("EACCES", "no")))
     assert len(stage.pool) == 0
     stage.forks.fault = Fault("EHOSTDOWN", "gone")
     await _refused(stage.pool, "EHOSTDOWN")
@@ -379,7 +379,7 @@ async def test_a_host_that_was_started_for_somebody_who_has_left(stage: Stage) -
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(call)
             await trio.testing.wait_all_tasks_blocked()
-            stage.pool._heard(hostcalls.HostStart(1, 0, ("EACCES", "it has ended")))
+            stage.pool._handle(hostcalls.HostStart(1, 0, ("EACCES", "it has ended")))
             await trio.testing.wait_all_tasks_blocked()
             stage.forks.start(2)
     assert [host.number for host in got] == [2]

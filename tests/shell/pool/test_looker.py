@@ -42,7 +42,7 @@ async def looking() -> AsyncIterator[Looker]:
 
 async def test_somebody_who_is_here() -> None:
     async with looking() as looker:
-        seen = await looker.seen(looker.ask(os.getpid()))
+        seen = await looker.place_of(looker.ask(os.getpid()))
         assert seen.place == HERE
         assert os.readlink(f"/proc/self/fd/{seen.cwd}") == os.getcwd()
         seen.close()
@@ -51,7 +51,7 @@ async def test_somebody_who_is_here() -> None:
 async def test_somebody_who_is_gone() -> None:
     async with looking() as looker:
         with pytest.raises(FileNotFoundError):
-            await looker.seen(looker.ask(2**22 + 1))  # proc(5): above the greatest possible pid_max
+            await looker.place_of(looker.ask(2**22 + 1))  # proc(5): above the greatest possible pid_max
 
 
 async def test_nobody_is_held_up_by_one_that_does_not_answer() -> None:
@@ -60,7 +60,7 @@ async def test_nobody_is_held_up_by_one_that_does_not_answer() -> None:
         answered = []
 
         async def ask() -> None:
-            seen = await looker.seen(looker.ask(os.getpid()))
+            seen = await looker.place_of(looker.ask(os.getpid()))
             answered.append(seen.place)
             seen.close()
 
@@ -81,7 +81,7 @@ async def test_another_one_answers_what_the_last_one_has_not() -> None:
         questions = [looker.ask(os.getpid()) for _ in range(5)]
         os.kill(first.pid, signal.SIGKILL)
         for question in questions:
-            seen = await looker.seen(question)
+            seen = await looker.place_of(question)
             assert seen.place == HERE
             seen.close()
         await awaited(lambda: looker._child.pid, lambda pid: pid != first.pid)
@@ -97,7 +97,7 @@ async def test_more_questions_than_are_taken_at_a_time() -> None:
         assert looker._unsent
         os.kill(looker._child.pid, signal.SIGCONT)
         for question in questions:
-            (await looker.seen(question)).close()
+            (await looker.place_of(question)).close()
         assert not looker._unsent
         await files_closed(before)
 
@@ -107,9 +107,9 @@ async def test_an_answer_that_nobody_wants_holds_no_directory() -> None:
         before = open_files()
         for _ in range(20):
             looker.forget(looker.ask(os.getpid()))
-        seen = await looker.seen(looker.ask(os.getpid()))  # this answer comes after all the others
+        seen = await looker.place_of(looker.ask(os.getpid()))  # this answer comes after all the others
         seen.close()
-        assert not looker._asked
+        assert not looker._questions
         os.kill(looker._child.pid, signal.SIGSTOP)
         looker.forget(looker.ask(os.getpid()))
         os.kill(looker._child.pid, signal.SIGCONT)
@@ -124,7 +124,7 @@ async def test_who_waits_hears_of_an_answer_that_somebody_else_reads() -> None:
         places: list[place.Place] = []
 
         async def wait() -> None:
-            seen = await looker.seen(first)
+            seen = await looker.place_of(first)
             places.append(seen.place)
             seen.close()
 
@@ -158,7 +158,7 @@ async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
             until(lambda: powers(pid), lambda found: found != 0)
             return question
 
-        async def seen(self, question: LookQuestion) -> place.SeenPlace:
+        async def place_of(self, question: LookQuestion) -> place.SeenPlace:
             assert isinstance(question.answer, place.SeenPlace)
             assert question.answer.place == HERE
             return question.answer

@@ -150,7 +150,7 @@ async def test_who_has_powers_is_looked_at_before_they_can_leave(
         assert forks.told == [Meet(1)]
         assert not nursery.cancel_scope.cancel_called
         assert len(nursery.child_tasks) == 1
-        people.heard(1)
+        people.note_read(1)
     await people.met(SHE)  # each user is met once
     people.introduce()
     async with trio.open_nursery() as nursery:

@@ -143,7 +143,7 @@ async def test_what_comes_too_late_is_ended() -> None:
 
 
 async def told(starter: Starter, device: int) -> int:
-    return (await starter._answered(starts.MountDevice(starter._next(), device))).done.error
+    return (await starter._answer(starts.MountDevice(starter._next(), device))).done.error
 
 
 async def test_a_listener_lies_in_the_mount(tmp_path: Path) -> None:
