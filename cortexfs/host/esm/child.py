@@ -131,7 +131,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         With EAGAIN nothing of the request was done.
         """
         until = time.monotonic() + seconds
-        call = EsmCall(self._leading.nudge, self._how.granted)
+        call = EsmCall(self._leading.nudge, self._deno_start.granted)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
