@@ -58,7 +58,7 @@ def parted(input: Any) -> tuple[Any, bool]:
     boolean, as a call that was meant to be a dry run must not happen."""
     if not isinstance(input, dict) or PROPERTY not in input:
         return input, False
-    said = input[PROPERTY]
-    if not isinstance(said, bool):
+    flag = input[PROPERTY]
+    if not isinstance(flag, bool):
         raise Fault("EINVAL", f"{PROPERTY}: expected boolean; nothing was run")
-    return {name: value for name, value in input.items() if name != PROPERTY}, said
+    return {name: value for name, value in input.items() if name != PROPERTY}, flag

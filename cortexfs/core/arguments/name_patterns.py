@@ -45,12 +45,12 @@ def expanded(data: bytes, known: Iterable[str]) -> bytes:
     if sum(map(is_pattern, lines)) > MAX_PATTERNS:
         raise Fault("EINVAL", f"more than {MAX_PATTERNS} lines are patterns; write names")
     names = sorted(known)
-    there = {line for line in lines if not is_pattern(line)}
+    entries = {line for line in lines if not is_pattern(line)}
     found: list[str] = []
     for number, line in enumerate(lines, 1):
-        fits = [name for name in _line(number, line, names) if name not in there]
-        there.update(fits)
-        found += fits if is_pattern(line) else [line]
+        matches = [name for name in _line(number, line, names) if name not in entries]
+        entries.update(matches)
+        found += matches if is_pattern(line) else [line]
     return "\n".join(found).encode("utf-8", "surrogateescape")
 
 

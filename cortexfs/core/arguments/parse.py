@@ -78,13 +78,13 @@ def shaped_input(args: Sequence[bytes], found: Callable[[], Shape], stdin: Reade
 def prompt_room(args: Sequence[bytes]) -> int | None:
     """Returns how many bytes of standard input a prompt takes beside these arguments, or None to read none.
     Raises a Fault for wrong arguments now, so that standard input is not read in vain."""
-    room, given = _room(args), _spoken(args).count(_STDIN)
-    if given > 1:
-        raise _twice_stdin()
-    return room if given or not args else None
+    room, dashes = _room(args), _prompt_words(args).count(_STDIN)
+    if dashes > 1:
+        raise _stdin_fault()
+    return room if dashes or not args else None
 
 
-def _spoken(args: Sequence[bytes]) -> list[str]:
+def _prompt_words(args: Sequence[bytes]) -> list[str]:
     """Returns the words without the first `--`. After that, words may begin with `--`."""
     words = [_text(arg, f"argument {number}") for number, arg in enumerate(args, 1)]
     for place, word in enumerate(words):
@@ -98,23 +98,23 @@ def _spoken(args: Sequence[bytes]) -> list[str]:
 def prompt(args: Sequence[bytes], stdin: bytes = b"") -> Prompt:
     """Returns the prompt's text, or the object in its place. `stdin` is empty if prompt_room returns None."""
     room = prompt_room(args)
-    words = _spoken(args)
-    spoken = [word for word in words if word != _STDIN]
-    text = " ".join(spoken)
+    words = _prompt_words(args)
+    texts = [word for word in words if word != _STDIN]
+    text = " ".join(texts)
     if room is not None:
         piped = _text(_within(stdin, room), "standard input").rstrip("\r\n")
-        if len(spoken) == 1 and (value := _object(text)) and isinstance(said := value.get("input"), str):
-            return _said(value | {"input": _joined(said, piped)})
+        if len(texts) == 1 and (value := _object(text)) and isinstance(message := value.get("input"), str):
+            return _nonempty(value | {"input": _joined(message, piped)})
         text = _joined(text, piped)
     if not text.strip():
         raise Fault("EINVAL", "the prompt is empty; give it as arguments or on standard input")
-    if len(spoken) <= 1 and (spoken == words or not spoken) and (value := _object(text)) is not None:
-        return _said(value)
+    if len(texts) <= 1 and (texts == words or not texts) and (value := _object(text)) is not None:
+        return _nonempty(value)
     return text
 
 
-def _joined(said: str, piped: str) -> str:
-    return "\n\n".join(part for part in (said, piped) if part)
+def _joined(text: str, piped: str) -> str:
+    return "\n\n".join(part for part in (text, piped) if part)
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if any(key in value for key in _PROMPT_KEYS) else None
 
 
-def _said(value: dict[str, Any]) -> dict[str, Any]:
+def _nonempty(value: dict[str, Any]) -> dict[str, Any]:
     if not any(value.get(key) for key in _PROMPT_KEYS):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
     return value
@@ -149,15 +149,15 @@ class _Words:
 
     def __init__(self, shape: Shape, words: list[str]) -> None:
         self._shape = shape
-        self._left = list(reversed(words))
+        self._rest = list(reversed(words))
         self._settings: list[_Setting] = []
         self._bare: list[str] = []
 
     def settings(self) -> list[_Setting]:
-        while self._left:
-            word = self._left.pop()
+        while self._rest:
+            word = self._rest.pop()
             if word == "--":
-                self._bare += reversed(self._left)
+                self._bare += reversed(self._rest)
                 break
             if word.startswith("--"):
                 self._flag(word[2:])
@@ -179,12 +179,12 @@ class _Words:
             raise self._unknown(f"--{label}", label)
 
     def _argument(self, name: str) -> str | bool:
-        following = self._left[-1] if self._left else None
+        following = self._rest[-1] if self._rest else None
         if self._shape.kind(name).flag:
-            return self._left.pop() if following in ("true", "false") else True
+            return self._rest.pop() if following in ("true", "false") else True
         if following is None:
             raise Fault("EINVAL", f"--{name} needs a value")
-        return self._left.pop()
+        return self._rest.pop()
 
     def _plain(self, word: str) -> None:
         label, equals, value = word.partition("=")
@@ -197,10 +197,12 @@ class _Words:
         properties = self._shape.properties
         if label in properties:
             return label
-        alike = [name for name in properties if _same(name) == _same(label)]
-        if len(alike) > 1:
-            raise Fault("EINVAL", f"{shown(label)} may mean {' or '.join(alike)}; write one of them exactly")
-        return alike[0] if alike else None
+        matches = [name for name in properties if _same(name) == _same(label)]
+        if len(matches) > 1:
+            raise Fault(
+                "EINVAL", f"{shown(label)} may mean {' or '.join(matches)}; write one of them exactly"
+            )
+        return matches[0] if matches else None
 
     def _negated(self, label: str) -> str | None:
         name = self._property(label[3:]) if label.startswith(("no-", "no_")) else None
@@ -218,16 +220,16 @@ class _Words:
 
 def _filled(shape: Shape, settings: list[_Setting], bare: list[str]) -> Iterable[_Setting]:
     """Returns settings of the required properties that are still open, by the bare words, in schema order."""
-    given = {setting.name for setting in settings}
-    names = [name for name in shape.required if name not in given]
+    used = {setting.name for setting in settings}
+    names = [name for name in shape.required if name not in used]
     if names and "array" in shape.kind(names[-1]).types and "string" not in shape.kind(names[-1]).types:
         names += names[-1:] * (len(bare) - len(names))
     if len(bare) > len(names):
         takes = ", ".join(names) or "no words without names"
-        flags = " ".join(f"--{name}" for name in shape.properties if name not in {*shape.required, *given})
+        flags = " ".join(f"--{name}" for name in shape.properties if name not in {*shape.required, *used})
         known = f"; known flags: {flags}" if flags else ""
-        told = f"surplus word {shown(bare[len(names)])}: this call takes {takes}{known}"
-        raise Fault("EINVAL", clipped(told))
+        message = f"surplus word {shown(bare[len(names)])}: this call takes {takes}{known}"
+        raise Fault("EINVAL", clipped(message))
     return (_Setting(name, word) for name, word in zip(names, bare, strict=False))
 
 
@@ -239,7 +241,7 @@ def _grouped(shape: Shape, settings: list[_Setting]) -> dict[str, list[str | boo
         if len(words) > 1 and "array" not in shape.kind(name).types:
             raise Fault("EINVAL", f"{name}: is given {len(words)} times, but it is not an array")
     if sum(word == _STDIN for words in groups.values() for word in words) > 1:
-        raise _twice_stdin()
+        raise _stdin_fault()
     return groups
 
 
@@ -278,7 +280,7 @@ def _piped(data: bytes) -> dict[str, Any]:
         raise Fault(fault.code, f"{fault.message}; to pipe text, give - as an argument") from None
 
 
-def _twice_stdin() -> Fault:
+def _stdin_fault() -> Fault:
     return Fault("EINVAL", "standard input can be read only once; write - only once")
 
 
@@ -300,8 +302,10 @@ def _too_long() -> Fault:
     return Fault("EMSGSIZE", "the input is over 16 MiB; pass large data as a file")
 
 
-def _text(data: bytes, what: str) -> str:
+def _text(data: bytes, source: str) -> str:
     try:
         return data.decode()
-    except UnicodeDecodeError as bad:
-        raise Fault("EINVAL", f"{what} is not UTF-8: byte {bad.start} is {data[bad.start]:#04x}") from None
+    except UnicodeDecodeError as error:
+        raise Fault(
+            "EINVAL", f"{source} is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
+        ) from None

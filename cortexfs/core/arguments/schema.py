@@ -96,11 +96,11 @@ def _kind(schema: Schema, root: Schema, fuel: Iterator[int], hops: int = _MAX_HO
 
 
 def _types(schema: Schema, choices: tuple[Any, ...], below: list[ValueKind]) -> frozenset[str]:
-    named = schema.get("type")
-    if isinstance(named, str):
-        named = [named]
-    if isinstance(named, list):
-        found = frozenset(name for name in named if isinstance(name, str) and name in ANY)
+    names = schema.get("type")
+    if isinstance(names, str):
+        names = [names]
+    if isinstance(names, list):
+        found = frozenset(name for name in names if isinstance(name, str) and name in ANY)
         return found or ANY
     if choices:
         return frozenset("integer" if type(each) is int else type_name(each) for each in choices)
@@ -108,8 +108,8 @@ def _types(schema: Schema, choices: tuple[Any, ...], below: list[ValueKind]) -> 
         return ANY
     if any(key in schema for key in _CHOICES):
         return frozenset().union(*(kind.types for kind in below))
-    together = ANY.intersection(*(kind.types for kind in below))
-    return together or ANY
+    common = ANY.intersection(*(kind.types for kind in below))
+    return common or ANY
 
 
 def _values(schema: Schema) -> tuple[Any, ...]:
@@ -120,8 +120,8 @@ def _values(schema: Schema) -> tuple[Any, ...]:
 
 def _branches(schema: Schema) -> list[Schema]:
     for key in (*_CHOICES, "allOf"):
-        if listed := _list(schema.get(key)):
-            return [_mapping(branch) for branch in listed]
+        if branches := _list(schema.get(key)):
+            return [_mapping(branch) for branch in branches]
     return []
 
 

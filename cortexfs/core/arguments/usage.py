@@ -151,7 +151,7 @@ def _metavar(name: str, kind: ValueKind) -> str:
     return next((word for type_, word in _METAVARS.items() if type_ in kind.types), "VALUE")
 
 
-def _row(shape: Shape, name: str, left: str) -> str:
+def _row(shape: Shape, name: str, label: str) -> str:
     kind, schema = shape.kind(name), resolve(shape.properties[name], shape.root)
     types = "any JSON" if len(kind.types) > 6 else " or ".join(sorted(kind.types))
     facts = ["one of " + ", ".join(map(_word, kind.choices)) if kind.choices else types]
@@ -159,9 +159,9 @@ def _row(shape: Shape, name: str, left: str) -> str:
         facts.append("may be repeated")
     if "default" in schema:
         facts.append(f"default {_word(schema['default'])}")
-    described = schema.get("description")
-    text = ", ".join(facts) + (f": {described}" if isinstance(described, str) and described else "")
-    first = f"  {left} ".ljust(_COLUMN)
+    description = schema.get("description")
+    text = ", ".join(facts) + (f": {description}" if isinstance(description, str) and description else "")
+    first = f"  {label} ".ljust(_COLUMN)
     return _wrapped(first.replace(" ", "\0") + _plain(text), " " * _COLUMN).replace("\0", " ")
 
 
@@ -177,9 +177,9 @@ def _default(shape: Shape, name: str) -> Any:
 def _sample(shape: Shape, name: str) -> Any:
     """Returns a value that the schema is likely to accept: one from the schema, if it has any."""
     kind, schema = shape.kind(name), resolve(shape.properties[name], shape.root)
-    given = schema.get("examples")
-    if isinstance(given, list) and given:
-        return given[0]
+    samples = schema.get("examples")
+    if isinstance(samples, list) and samples:
+        return samples[0]
     for key in ("default", "minimum"):
         if key in schema:
             return schema[key]
@@ -233,9 +233,9 @@ def _used(shape: Shape, before: Sequence[str]) -> tuple[set[str], int]:
 
 
 def _names(shape: Shape, used: set[str]) -> list[str]:
-    left = [n for n in shape.properties if n not in used or "array" in shape.kind(n).types]
-    negated = [f"--no-{name}" for name in left if shape.kind(name).flag]
-    return [f"--{name}" for name in left] + negated + [f"{name}=" for name in left]
+    names = [n for n in shape.properties if n not in used or "array" in shape.kind(n).types]
+    negated = [f"--no-{name}" for name in names if shape.kind(name).flag]
+    return [f"--{name}" for name in names] + negated + [f"{name}=" for name in names]
 
 
 def _offers(shape: Shape, name: str) -> list[str]:

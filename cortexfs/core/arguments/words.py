@@ -48,9 +48,9 @@ def value_of(word: str, kind: ValueKind, shape: Shape, path: str, element: bool 
         return word
     if "string" in kind.types:
         return _string_or_other(word, kind, shape, path)
-    trimmed = word.strip(_JSON_SPACE)
+    text = word.strip(_JSON_SPACE)
     for name, read in _READERS.items():
-        if name in kind.types and not isinstance(value := read(trimmed, path), _Nothing):
+        if name in kind.types and not isinstance(value := read(text, path), _Nothing):
             return value
     if "array" in kind.types and not element:
         return elements_of(word, kind, shape, path)
@@ -100,8 +100,8 @@ def _boolean(word: str, path: str) -> bool | _Nothing:
 def _integer(word: str, path: str) -> int | _Nothing:
     if not _INTEGER.fullmatch(word):
         return _NOTHING
-    beyond = len(word) > _LONGEST_INTEGER
-    return check_integer(1 << 64 if beyond else int(word), path)
+    is_too_long = len(word) > _LONGEST_INTEGER
+    return check_integer(1 << 64 if is_too_long else int(word), path)
 
 
 def _number(word: str, path: str) -> float | _Nothing:
