@@ -98,8 +98,8 @@ def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
     if sandbox.network == "none":
         text = "sandbox.network=none is not kernel-enforced by this runtime"
         # Landlock too: a process that may write another's memory can use the other's sockets.
-        both = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
-        yield Claim("sandbox.network", "none", both, text, "leave it out")
+        mechanisms = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
+        yield Claim("sandbox.network", "none", mechanisms, text, "leave it out")
     if sandbox.network == "allowlist":
         text = "sandbox.network=allowlist is not enforced by this runtime"
         yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')
@@ -123,15 +123,15 @@ def _claim(key: str, value: str, needs: Mechanism | None, refusal: str, mend: st
 
 def check_version(manifest: Manifest) -> None:
     """Raises a Fault if a plugin needs a newer host. The code that loads it adds the plugin's name."""
-    wanted = manifest.cortex_version
-    if not wanted:
+    version = manifest.cortex_version
+    if not version:
         mend = f'write cortex_version = "{HOST_VERSION}", or the oldest version that it runs on'
         raise Fault("EINVAL", f"cortex_version is required; {mend}")
-    if _RANGE.search(wanted):
+    if _RANGE.search(version):
         mend = "name the oldest version that it runs on"
-        raise Fault("EINVAL", f"version ranges are not accepted: {shown(wanted)[1:-1]}; {mend}")
-    if _numbers(wanted)[0] > _numbers(HOST_VERSION)[0]:
-        raise Fault("ENOTSUP", f"it needs {wanted} or newer, and this host has {HOST_VERSION}")
+        raise Fault("EINVAL", f"version ranges are not accepted: {shown(version)[1:-1]}; {mend}")
+    if _numbers(version)[0] > _numbers(HOST_VERSION)[0]:
+        raise Fault("ENOTSUP", f"it needs {version} or newer, and this host has {HOST_VERSION}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -145,8 +145,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def faults(manifest: Manifest, available: frozenset[Mechanism]) -> Iterator[Fault]:
     """Yields all faults, in their order. `available` has the mechanisms that this host can apply."""
-    for code, broken, mend in _broken(manifest):
-        yield Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
+    for code, phrase, mend in _phrases(manifest):
+        yield Fault(code, f"plugin '{manifest.name}' {phrase}; {mend}")
     for claim in claims(manifest.sandbox):
         if not claim.kept(available):
             text = f"declares unsupported sandbox enforcement: {claim.refusal}"
@@ -168,26 +168,26 @@ def _camel(word: str) -> str:
     return "".join(part.capitalize() for part in word.split("_"))
 
 
-def _broken(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+def _phrases(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yields the broken rules in their order, each as a code, a phrase for the fault, and the remedy."""
     trust, sandbox, is_trusted = manifest.trust, manifest.sandbox, _is_trusted(manifest)
     if trust in ("disabled", "quarantined"):
         yield "EPERM", f"is {_camel(trust)}", f"review it, and change trust in {FILE}"
     if is_trusted and trust != "trusted_native":
-        broken = f"uses trusted_in_process native code but trust is {_camel(trust)}"
-        yield "EINVAL", broken, f'write trust = "trusted_native" in {FILE}'
+        phrase = f"uses trusted_in_process native code but trust is {_camel(trust)}"
+        yield "EINVAL", phrase, f'write trust = "trusted_native" in {FILE}'
     if trust == "trusted_native" and not is_trusted:
-        broken = "declares trusted_native without trusted_in_process native isolation"
-        yield "EINVAL", broken, 'write isolation = "trusted_in_process" in [native], or another trust'
+        phrase = "declares trusted_native without trusted_in_process native isolation"
+        yield "EINVAL", phrase, 'write isolation = "trusted_in_process" in [native], or another trust'
     if manifest.capabilities.secrets and trust == "unreviewed_process":
-        broken = "is unreviewed but requests secrets capability"
-        yield "EPERM", broken, 'review it and write trust = "reviewed_process", or drop capabilities.secrets'
+        phrase = "is unreviewed but requests secrets capability"
+        yield "EPERM", phrase, 'review it and write trust = "reviewed_process", or drop capabilities.secrets'
     if sandbox.network == "none" and manifest.capabilities.network:
-        broken = "requests network hosts but sandbox.network is none"
-        yield "EINVAL", broken, "drop capabilities.network, or choose another sandbox.network"
+        phrase = "requests network hosts but sandbox.network is none"
+        yield "EINVAL", phrase, "drop capabilities.network, or choose another sandbox.network"
     if sandbox.level == "trusted_in_process" and not is_trusted:
-        broken = "requests trusted_in_process sandbox without native trusted isolation"
-        yield "EINVAL", broken, 'write sandbox.level = "child_process"'
+        phrase = "requests trusted_in_process sandbox without native trusted isolation"
+        yield "EINVAL", phrase, 'write sandbox.level = "child_process"'
 
 
 def library_of(manifest: Manifest) -> str | None:
@@ -199,45 +199,45 @@ def library_of(manifest: Manifest) -> str | None:
 
 def newer(manifest: Manifest) -> list[str]:
     """Returns the warning about a plugin that was made for a newer host with the same ABI, if it was."""
-    wanted = manifest.cortex_version
-    if not _TARGET.fullmatch(wanted) or _numbers(wanted) <= _numbers(HOST_VERSION):
+    version = manifest.cortex_version
+    if not _TARGET.fullmatch(version) or _numbers(version) <= _numbers(HOST_VERSION):
         return []
     unknown = f"features newer than {HOST_VERSION} are missing here"
-    return [f"cortex_version: it was made for {wanted}; it runs, as the ABI is the same, and {unknown}"]
+    return [f"cortex_version: it was made for {version}; it runs, as the ABI is the same, and {unknown}"]
 
 
 def wants_everything(manifest: Manifest) -> str:
     """Returns the access that it claims to all files: "read", "write", "read and write", or "" for none."""
-    wanted = {
+    access = {
         "read": manifest.capabilities.file_read,
         "write": (*manifest.capabilities.file_write, *manifest.sandbox.writable_paths),
     }
-    return " and ".join(verb for verb, paths in wanted.items() if EVERYTHING in paths)
+    return " and ".join(verb for verb, paths in access.items() if EVERYTHING in paths)
 
 
 def check_boundary(manifest: Manifest) -> None:
     """Raises a Fault if an enabled plugin lacks the right ABI of its library, or sound process tools."""
-    native, who = manifest.native, f"plugin '{manifest.name}'"
+    native, subject = manifest.native, f"plugin '{manifest.name}'"
     if manifest.python is not None:
         if native is not None:
-            raise Fault("EINVAL", f"{who} has both [python] and [native]; make two plugins of it")
+            raise Fault("EINVAL", f"{subject} has both [python] and [native]; make two plugins of it")
         return
     if native is not None and _is_trusted(manifest):
         if native.abi_version != NATIVE_ABI:
-            has = "no abi_version" if native.abi_version is None else f"abi_version {native.abi_version}"
-            text = f"has {has} of its library, and this host takes {NATIVE_ABI}"
-            raise Fault("EINVAL", f"{who} {text}; write abi_version = {NATIVE_ABI} in [native]")
+            abi = "no abi_version" if native.abi_version is None else f"abi_version {native.abi_version}"
+            text = f"has {abi} of its library, and this host takes {NATIVE_ABI}"
+            raise Fault("EINVAL", f"{subject} {text}; write abi_version = {NATIVE_ABI} in [native]")
         return
     if "tools" not in manifest.capabilities.provides:
         return
     if native is None:
-        raise Fault("EINVAL", f"{who} requests process isolation but has no [native] section; add one")
+        raise Fault("EINVAL", f"{subject} requests process isolation but has no [native] section; add one")
     if not native.tools:
         mend = 'add one, or drop "tools" from capabilities.provides'
-        raise Fault("EINVAL", f"{who} declares no [[native.tools]]; {mend}")
+        raise Fault("EINVAL", f"{subject} declares no [[native.tools]]; {mend}")
     for tool in native.tools:
         if not tool.name.strip():
-            raise Fault("EINVAL", f"{who} declares a process tool with an empty name; name it")
+            raise Fault("EINVAL", f"{subject} declares a process tool with an empty name; name it")
         if not tool.description.strip():
             raise Fault("EINVAL", f"process tool '{tool.name}' has an empty description; say what it does")
 
@@ -254,8 +254,8 @@ def warnings(manifest: Manifest) -> list[str]:
         "missing passing conformance certificate": certificate is None or not certificate.passed,
     }
     unknown = [name for name in manifest.capabilities.provides if name not in PROVIDES]
-    said = [f"capabilities.provides: {shown(name)} is unknown and is ignored" for name in unknown]
-    return [text for text, is_so in found.items() if is_so] + said
+    sentences = [f"capabilities.provides: {shown(name)} is unknown and is ignored" for name in unknown]
+    return [text for text, is_missing in found.items() if is_missing] + sentences
 
 
 # The kinds that the seed declares with other words than partially_reversible and always.
@@ -275,26 +275,26 @@ _FINAL = (
 
 def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = None) -> hostcalls.Effect:
     """Returns an effect with the usual words for its kind. `confirmation` replaces the usual one."""
-    undone: Reversibility = "partially_reversible"
+    reversibility: Reversibility = "partially_reversible"
     if kind in _HARMLESS:
-        undone = "reversible"
+        reversibility = "reversible"
     elif kind in _FINAL:
-        undone = "irreversible"
-    asked = confirmation or ("on_risk" if kind in _HARMLESS else "always")
-    return hostcalls.Effect(kind, undone, asked, "not_supported", target)
+        reversibility = "irreversible"
+    condition = confirmation or ("on_risk" if kind in _HARMLESS else "always")
+    return hostcalls.Effect(kind, reversibility, condition, "not_supported", target)
 
 
 def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
     """Returns the effects that follow from the plugin's capabilities."""
-    has = manifest.capabilities
-    effects = [effect("read_file", target) for target in has.file_read]
-    effects += [effect("write_file", target, "always") for target in has.file_write]
-    effects += [effect("network_request", target) for target in has.network]
-    if has.process:
+    capabilities = manifest.capabilities
+    effects = [effect("read_file", target) for target in capabilities.file_read]
+    effects += [effect("write_file", target, "always") for target in capabilities.file_write]
+    effects += [effect("network_request", target) for target in capabilities.network]
+    if capabilities.process:
         effects.append(_subprocess())
-    if has.secrets:
+    if capabilities.secrets:
         effects.append(effect("read_secret", "host secrets", "always"))
-    if has.background:
+    if capabilities.background:
         effects.append(effect("schedule_task", "background execution", "always"))
     return effects
 
@@ -320,14 +320,14 @@ def with_rights(
     declared: Sequence[hostcalls.Effect], rights: Sequence[hostcalls.Effect]
 ) -> tuple[hostcalls.Effect, ...]:
     """Returns the effects that a tool declares, and then the other effects that its process may have."""
-    said = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
-    besides = (
+    keys = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
+    rest = (
         each
         for each in rights
         for words in [(each.kind, each.reversibility, each.confirmation)]
-        if said.isdisjoint(((*words, ""), (*words, each.target)))
+        if keys.isdisjoint(((*words, ""), (*words, each.target)))
     )
-    return (*declared, *besides)
+    return (*declared, *rest)
 
 
 def _subprocess() -> hostcalls.Effect:

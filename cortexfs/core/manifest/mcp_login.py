@@ -50,20 +50,20 @@ class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.client_secret and self.client_auth == POST:
             form["client_secret"] = self.client_secret
         elif self.client_secret:
-            who = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
-            headers["Authorization"] = f"Basic {base64.b64encode(who.encode()).decode()}"
+            credentials = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
         return headers, urlencode(form).encode()
 
-    def renewed(self, said: Mapping[str, Any], now: float) -> McpLogin:
+    def renewed(self, answer: Mapping[str, Any], now: float) -> McpLogin:
         """Returns the login with the tokens of an answer. Raises EPROTO if the answer has no token."""
-        token, after = said.get("access_token"), said.get("expires_in")
+        token, after = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not token.isprintable() or not token:
             raise Fault("EPROTO", "the authorization server's answer has no token")
-        more = said.get("refresh_token")
+        refresh = answer.get("refresh_token")
         return msgspec.structs.replace(
             self,
             access_token=token,
-            refresh_token=more if isinstance(more, str) and more else self.refresh_token,
+            refresh_token=refresh if isinstance(refresh, str) and refresh else self.refresh_token,
             expires=int(now) + after if isinstance(after, int) and after > 0 else 0,
         )
 

@@ -100,11 +100,11 @@ def checked(server: McpServer) -> McpServer:
     return server
 
 
-def _check_text(what: str, text: str, *, header: bool = False) -> None:
+def _check_text(title: str, text: str, *, header: bool = False) -> None:
     if "${" in text:
-        raise Fault("EINVAL", f"{what} has a ${{...}}, which another client would fill in; write the value")
+        raise Fault("EINVAL", f"{title} has a ${{...}}, which another client would fill in; write the value")
     if "\0" in text or (header and not text.isprintable()):
-        raise Fault("EINVAL", f"{what} has characters that are not allowed")
+        raise Fault("EINVAL", f"{title} has characters that are not allowed")
 
 
 def _check_url(url: str) -> None:
@@ -126,10 +126,10 @@ _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 def takes(patterns: Collection[str], tool: str) -> bool:
     """Returns True if the patterns admit a tool with that name on the server."""
-    wanted = [one for one in patterns if not one.startswith("!")]
-    unwanted = [one[1:] for one in patterns if one.startswith("!")]
-    is_wanted = not wanted or any(fnmatchcase(tool, one) for one in wanted)
-    return is_wanted and not any(fnmatchcase(tool, one) for one in unwanted)
+    positive = [pattern for pattern in patterns if not pattern.startswith("!")]
+    negative = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    is_admitted = not positive or any(fnmatchcase(tool, pattern) for pattern in positive)
+    return is_admitted and not any(fnmatchcase(tool, pattern) for pattern in negative)
 
 
 def is_secret(key: str) -> bool:
@@ -149,18 +149,20 @@ def secret_of(name: str, key: str) -> str:
     return f"mcp.{name}.{key}"
 
 
-def parted(name: str, server: McpServer, typed: Collection[str] = ()) -> tuple[McpServer, dict[str, str]]:
-    """Returns the server with names in place of its secrets, and the secrets by name. `typed` are variables
-    and headers that are secrets, whatever their names."""
-    kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
-    named = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
+def parted(
+    name: str, server: McpServer, secret_keys: Collection[str] = ()
+) -> tuple[McpServer, dict[str, str]]:
+    """Returns the server with names in place of its secrets, and the secrets by name. `secret_keys` are
+    variables and headers that are secrets, whatever their names."""
+    values: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
+    secret_names = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
     secrets = {}
-    for field in kept:
+    for field in values:
         for key, value in getattr(server, field).items():
-            if value and (is_secret(key) or key in typed):
-                named[field][key] = names.check(secret_of(check_name(name), key))
-                secrets[named[field][key]] = value
+            if value and (is_secret(key) or key in secret_keys):
+                secret_names[field][key] = names.check(secret_of(check_name(name), key))
+                secrets[secret_names[field][key]] = value
             else:
-                kept[field][key] = value
-    changed = {"secret_env": named["env"], "secret_headers": named["headers"]}
-    return msgspec.structs.replace(server, **kept, **changed), secrets
+                values[field][key] = value
+    changes = {"secret_env": secret_names["env"], "secret_headers": secret_names["headers"]}
+    return msgspec.structs.replace(server, **values, **changes), secrets

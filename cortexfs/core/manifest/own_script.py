@@ -60,16 +60,16 @@ def as_object(name: str, uid: int, text: str, registered: float) -> Object:
         targets,
     )
 
-    said, why = read(text) if text else OwnScript(), ""
-    facts = script.parsed(said.header) if text else script.Script()
+    own, why = read(text) if text else OwnScript(), ""
+    facts = script.parsed(own.header) if text else script.Script()
     if not text:
         why = "its .d/script is empty; see: ctx tool add --help"
-    elif said.held:
-        why = f"{said.held} could write {said.path}; look at it, then: ctx tool add {said.path}"
+    elif own.held:
+        why = f"{own.held} could write {own.path}; look at it, then: ctx tool add {own.path}"
     program = targets.ProgramTarget(
-        name, facts.description, facts.schema, (said.path,), "", timeout=facts.timeout, effects=facts.effects
+        name, facts.description, facts.schema, (own.path,), "", timeout=facts.timeout, effects=facts.effects
     )
-    told = targets.target(targets.Programs((program,), "argv"))
+    target = targets.target(targets.Programs((program,), "argv"))
     return Object(
         class_="tool",
         name=name,
@@ -78,8 +78,8 @@ def as_object(name: str, uid: int, text: str, registered: float) -> Object:
         schema=msgspec.json.encode(facts.schema),
         capabilities=hostcalls.Capabilities(effects=facts.effects),
         timeout=facts.timeout,
-        plugin=None if why else hostcalls.Plugin(f"script:{name}", "1", targets.PROCESS, told),
-        origin=f"script:{said.path}",
+        plugin=None if why else hostcalls.Plugin(f"script:{name}", "1", targets.PROCESS, target),
+        origin=f"script:{own.path}",
         status=f"broken: {why}" if why else "ready",
         registered=registered,
     )

@@ -32,7 +32,7 @@ MAX_ARGUMENTS = 64
 MAX_SECONDS = 604_800  # a week, as for limits in config.toml
 
 _COMMENT = re.compile(r"\s*(?:#|//|--)\s?(.*)", re.DOTALL)
-_SAID = re.compile(r"(tool|name|timeout|effect)\s*:\s*(.*)")
+_FACT = re.compile(r"(tool|name|timeout|effect)\s*:\s*(.*)")
 _ARGUMENT = re.compile(
     r"(arg|flag)\s+([A-Za-z_][A-Za-z0-9_-]{0,63})(\?|\.\.\.)?"  # NAME?, NAME...
     r"(?:\s+([^\s=:]+))?(?:\s*=\s*(.*?))?\s*:(?:\s+(.*))?"  # TYPE = DEFAULT: text
@@ -44,7 +44,7 @@ _FORMS = {
     "timeout": f"timeout: SECONDS, from 1 to {MAX_SECONDS}",
 }
 _SHORT = {"str": "string", "path": "string", "int": "integer", "float": "number", "bool": "boolean"}
-_TYPES = _SHORT | {whole: whole for whole in _SHORT.values()}
+_TYPES = _SHORT | {name: name for name in _SHORT.values()}
 _NUMBER = re.compile(r"-(?:[0-9.]+(?:e[+-]?[0-9]+)?)?")
 
 
@@ -72,19 +72,19 @@ class Script(NamedTuple):
         """Returns the words for the script: flags first, then other arguments in their order. An argument
         that is left out is the empty word before the last one that is set, and no word after that."""
         flags: list[str] = []
-        placed: list[list[str]] = []
-        for one in self.arguments:
-            given = value.get(one.name, one.schema.get("default"))
-            if not one.is_flag:
-                placed.append(_words(given))
-            elif one.schema["type"] == "boolean":
-                flags += [f"--{one.name}"] if given else []
+        positional: list[list[str]] = []
+        for argument in self.arguments:
+            item = value.get(argument.name, argument.schema.get("default"))
+            if not argument.is_flag:
+                positional.append(_words(item))
+            elif argument.schema["type"] == "boolean":
+                flags += [f"--{argument.name}"] if item else []
             else:
-                flags += [word for each in _words(given) for word in (f"--{one.name}", each)]
-        while placed and not placed[-1]:
-            placed.pop()
-        words = [word for given in placed for word in given or [""]]
-        for word in words if any(one.is_flag for one in self.arguments) else ():
+                flags += [word for each in _words(item) for word in (f"--{argument.name}", each)]
+        while positional and not positional[-1]:
+            positional.pop()
+        words = [word for item in positional for word in item or [""]]
+        for word in words if any(argument.is_flag for argument in self.arguments) else ():
             if word.startswith("-") and not _NUMBER.fullmatch(word):
                 raise Fault(
                     "EINVAL", f"{shown(word)} begins with `-`, so the script would take it for a flag"
@@ -122,20 +122,20 @@ def parsed(header: str) -> Script:
     """Returns the facts of a header. Raises EINVAL with the wrong line."""
     if len(header.encode()) > MAX_HEADER:
         raise Fault("EMSGSIZE", f"a script's comment is over {MAX_HEADER >> 10} KiB")
-    said: dict[str, list[str]] = {"tool": [], "name": [], "timeout": [], "effect": []}
+    facts: dict[str, list[str]] = {"tool": [], "name": [], "timeout": [], "effect": []}
     arguments: list[ScriptArgument] = []
     for text in _lines(header):
-        if named := _SAID.fullmatch(text):
-            said[named[1]].append(named[2].strip())
+        if found := _FACT.fullmatch(text):
+            facts[found[1]].append(found[2].strip())
         elif re.match(r"(arg|flag)\s", text):
             arguments.append(_argument(text))
-    if not (description := " ".join(said["tool"]).strip()):
+    if not (description := " ".join(facts["tool"]).strip()):
         raise Fault("EINVAL", "its line `tool:` is empty; write what the tool does, and when to use it")
     _check(arguments)
-    effects = [_effect(text) for text in said["effect"]]
+    effects = [_effect(text) for text in facts["effect"]]
     if not any(each.kind == "run_process" for each in effects):
         effects.append(governance.effect("run_process", "script", "always"))
-    name, timeout = ("".join(said[word][:1]) for word in ("name", "timeout"))
+    name, timeout = ("".join(facts[word][:1]) for word in ("name", "timeout"))
     if timeout and not (re.fullmatch("[1-9][0-9]{0,5}", timeout) and int(timeout) <= MAX_SECONDS):
         raise _malformed("timeout", f"timeout: {timeout}")
     seconds = int(timeout) if timeout else None
@@ -148,16 +148,16 @@ def _lines(header: str) -> Iterator[str]:
             yield comment[1].strip()
 
 
-def _malformed(what: str, text: str, why: str = "") -> Fault:
-    return Fault("EINVAL", f"its line {shown(text)} is not of the form: {_FORMS[what]}{why}")
+def _malformed(key: str, text: str, why: str = "") -> Fault:
+    return Fault("EINVAL", f"its line {shown(text)} is not of the form: {_FORMS[key]}{why}")
 
 
 def _argument(text: str) -> ScriptArgument:
-    what, found = text.split()[0], _ARGUMENT.fullmatch(text)
+    key, found = text.split()[0], _ARGUMENT.fullmatch(text)
     if not found or (found[3] == "..." and found[5] is not None):
-        raise _malformed(what, text)
+        raise _malformed(key, text)
     name, mark, type_, default, about = found.groups()[1:]
-    is_flag, is_list = what == "flag", mark == "..."
+    is_flag, is_list = key == "flag", mark == "..."
     kind = type_ or ("boolean" if is_flag and default is None else "")
     choices = kind.split("|")
     if len(choices) > 1 and all(choices):
@@ -166,24 +166,24 @@ def _argument(text: str) -> ScriptArgument:
         schema = {"type": _TYPES[kind]}
     else:
         known = ", ".join(sorted(_TYPES))
-        raise _malformed(what, text, f", and TYPE is one|two|three or one of {known}")
+        raise _malformed(key, text, f", and TYPE is one|two|three or one of {known}")
     if is_list:
         schema = {"type": "array", "items": schema} | ({} if is_flag else {"minItems": 1})
     schema |= {"description": about} if about else {}
-    made = ScriptArgument(name, is_flag, schema, not (is_flag or mark == "?" or default is not None))
+    argument = ScriptArgument(name, is_flag, schema, not (is_flag or mark == "?" or default is not None))
     if default is not None:
-        schema["default"] = tool_input([f"--{name}={default}".encode()], _schema([made]), bytes)[name]
+        schema["default"] = tool_input([f"--{name}={default}".encode()], _schema([argument]), bytes)[name]
         if schema["default"] not in schema.get("enum", [schema["default"]]):
-            raise _malformed(what, text, f", and DEFAULT is one of {kind}")
-    return made
+            raise _malformed(key, text, f", and DEFAULT is one of {kind}")
+    return argument
 
 
 def _effect(text: str) -> hostcalls.Effect:
-    kind, target, asked, *rest = (*text.split(), *[""] * 3)
-    if kind not in get_args(EffectKind) or asked not in ("", *get_args(Confirmation)) or any(rest):
+    kind, target, confirmation, *rest = (*text.split(), *[""] * 3)
+    if kind not in get_args(EffectKind) or confirmation not in ("", *get_args(Confirmation)) or any(rest):
         raise _malformed("effect", f"effect: {text}")
     target = "" if target == "-" else target
-    return governance.effect(kind, target, asked or None)  # type: ignore[arg-type]  # both were looked up
+    return governance.effect(kind, target, confirmation or None)  # type: ignore[arg-type]  # both are known
 
 
 def _check(arguments: list[ScriptArgument]) -> None:
@@ -191,26 +191,26 @@ def _check(arguments: list[ScriptArgument]) -> None:
     if len(arguments) > MAX_ARGUMENTS:
         raise Fault("EINVAL", f"it has over {MAX_ARGUMENTS} arguments")
     known = {"help"}
-    for one in arguments:
-        if (plain := one.name.replace("-", "_").lower()) in known:
-            raise Fault("EINVAL", f"the name {one.name} is taken; choose another")
+    for argument in arguments:
+        if (plain := argument.name.replace("-", "_").lower()) in known:
+            raise Fault("EINVAL", f"the name {argument.name} is taken; choose another")
         known.add(plain)
-    for before, one in itertools.pairwise(one for one in arguments if not one.is_flag):
-        if before.schema["type"] == "array" or (one.is_required and not before.is_required):
+    for before, argument in itertools.pairwise(argument for argument in arguments if not argument.is_flag):
+        if before.schema["type"] == "array" or (argument.is_required and not before.is_required):
             why = f"{before.name}, which is optional, or takes all remaining words"
-            raise Fault("EINVAL", f"{one.name} cannot follow {why}; change their order")
+            raise Fault("EINVAL", f"{argument.name} cannot follow {why}; change their order")
 
 
 def _schema(arguments: Sequence[ScriptArgument]) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {one.name: one.schema for one in arguments},
-        "required": [one.name for one in arguments if one.is_required],
+        "properties": {argument.name: argument.schema for argument in arguments},
+        "required": [argument.name for argument in arguments if argument.is_required],
         "additionalProperties": False,
     }
 
 
-def _words(given: Any) -> list[str]:
+def _words(value: Any) -> list[str]:
     """Returns the words of a value: a string as it is, other values as JSON."""
-    every = given if isinstance(given, list) else [] if given is None else [given]
-    return [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in every]
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in values]

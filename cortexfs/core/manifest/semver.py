@@ -111,10 +111,10 @@ def _spread(sign: str, text: str) -> tuple[Comparator, ...]:
     low = full or _version(known + [0] * (3 - len(known)))
     if full and (sign or "=") in _COMPARE:
         return ((sign or "=", low),)
-    bumped = _bumped(known, _CHANGES.get(sign, _last)(known))
-    high = _version(bumped, "0")  # -0 sorts before every prerelease of the next version
+    successor = _successor(known, _CHANGES.get(sign, _last)(known))
+    high = _version(successor, "0")  # -0 sorts before every prerelease of the next version
     return {
-        ">": ((">=", _version(bumped)),),
+        ">": ((">=", _version(successor)),),
         ">=": ((">=", low),),
         "<": (("<", _version(list(low.numbers), "0")),),
         "<=": (("<", high),),
@@ -143,7 +143,7 @@ def _version(numbers: list[int], prerelease: str | None = None, build: str | Non
     )
 
 
-def _bumped(known: list[int], at: int) -> list[int]:
+def _successor(known: list[int], at: int) -> list[int]:
     """Returns the numbers of the next version that differs at this place."""
     return [*known[:at], known[at] + 1, *[0] * (2 - at)]
 

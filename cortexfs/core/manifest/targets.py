@@ -140,9 +140,9 @@ _Declared = TypeVar("_Declared", bound=Target)
 
 def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the part of the daemon's environment that a WebAssembly module reads by host_get_config."""
-    mapped = plugin.upper().replace("-", "_")
-    ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
-    return {name: value for name, value in environ.items() if name.startswith(ours)}
+    identifier = plugin.upper().replace("-", "_")
+    prefixes = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{identifier}_", "CORTEX_WASM_")
+    return {name: value for name, value in environ.items() if name.startswith(prefixes)}
 
 
 def programs(
@@ -153,10 +153,10 @@ def programs(
 ) -> Programs:
     """Returns the process tools of a manifest. `commands` has argv and working directory of each."""
     tools = manifest.native.tools if manifest.native else ()
-    made = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
+    results = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
     if protocol == "argv":  # runs in its caller's directory, as any command does
-        made = (replace(one, working_dir="") for one in made)
-    return Programs(tuple(made), protocol, stamp)
+        results = (replace(each, working_dir="") for each in results)
+    return Programs(tuple(results), protocol, stamp)
 
 
 def _program(
@@ -189,8 +189,8 @@ def seconds_of(declared: int | None) -> int | None:
 
 def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
     """Returns the description that a host would give of these tools, all of which is in the manifest."""
-    told = declared(plugin, Programs)
-    streams = told.protocol == "jsonl"
+    declaration = declared(plugin, Programs)
+    streams = declaration.protocol == "jsonl"
     return [
         hostcalls.Descriptor(
             tool.name,
@@ -200,7 +200,7 @@ def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
             hostcalls.Capabilities(streams, streams, False, tool.effects),
             dry_run_flag=tool.dry_run_flag,
         )
-        for tool in {tool.name: tool for tool in told.tools}.values()
+        for tool in {tool.name: tool for tool in declaration.tools}.values()
     ]
 
 
@@ -214,8 +214,8 @@ def differ_by_settings(old: hostcalls.Plugin, new: hostcalls.Plugin) -> bool:
         return replace(servers[0], bearer="") == replace(servers[1], bearer="")
     if old.kind != ESM:
         return False
-    both = [declared(each, EsmModule) for each in (old, new)]
-    return replace(both[0], config={}) == replace(both[1], config={})
+    modules = [declared(each, EsmModule) for each in (old, new)]
+    return replace(modules[0], config={}) == replace(modules[1], config={})
 
 
 def target(declared: Target) -> str:
@@ -223,8 +223,10 @@ def target(declared: Target) -> str:
     if len(text) > _PLAIN:
         text = _PACKED.encode() + binascii.b2a_base64(zlib.compress(text), newline=False)
     if len(text) > MAX_TARGET:
-        told = f"the description of its tools has {len(text) >> 10} KiB, over the limit of {MAX_TARGET >> 10}"
-        raise Fault("EMSGSIZE", f"{told}; shorten schemas and descriptions, or make two plugins of it")
+        message = (
+            f"the description of its tools has {len(text) >> 10} KiB, over the limit of {MAX_TARGET >> 10}"
+        )
+        raise Fault("EMSGSIZE", f"{message}; shorten schemas and descriptions, or make two plugins of it")
     return text.decode()
 
 

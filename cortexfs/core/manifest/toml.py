@@ -183,8 +183,8 @@ _ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
     """Returns a parsed manifest. Raises a Fault that begins with `where`: `invalid manifest.toml: ...`."""
     manifest = tomltext.converted(table, Manifest, f"invalid {where}")
-    if broken := _unsound(manifest):
-        raise Fault("EINVAL", f"invalid {where}: {broken}")
+    if fault := _fault(manifest):
+        raise Fault("EINVAL", f"invalid {where}: {fault}")
     return manifest
 
 
@@ -193,41 +193,41 @@ def decode_package(table: Mapping[str, Any], where: str = PACKAGE_FILE) -> Packa
     return tomltext.converted(table, Package, f"invalid {where}")
 
 
-def _unsound(manifest: Manifest) -> str | None:
+def _fault(manifest: Manifest) -> str | None:
     """Returns the first fault that types cannot find, or None."""
-    if broken := names.fault_of(manifest.name):
-        return f"name: the name {shown(manifest.name)} {broken}"
+    if fault := names.fault_of(manifest.name):
+        return f"name: the name {shown(manifest.name)} {fault}"
     if manifest.name.endswith(BACKUP):
         return f"name: the name {manifest.name!r} ends in {BACKUP}, and such directories are ignored"
     # The review reports a blank version. Any other becomes part of file names and of `origin`.
-    if manifest.version.strip() and (broken := names.fault_of(manifest.version)):
-        return f"version: the version {shown(manifest.version)} {broken}"
+    if manifest.version.strip() and (fault := names.fault_of(manifest.version)):
+        return f"version: the version {shown(manifest.version)} {fault}"
     if manifest.python and not _ENTRY.fullmatch(manifest.python.entry):
         return f"python.entry: {shown(manifest.python.entry)} is not of the form module:attribute"
     seen: set[str] = set()
     for position, tool in enumerate(manifest.native.tools if manifest.native else ()):
-        twice = f"name: another tool is called {tool.name}; rename one of them"
-        if broken := twice if tool.name in seen else _unsound_tool(tool):
-            return f"native.tools[{position}].{broken}"
+        duplicate = f"name: another tool is called {tool.name}; rename one of them"
+        if fault := duplicate if tool.name in seen else _tool_fault(tool):
+            return f"native.tools[{position}].{fault}"
         seen.add(tool.name)
     return None
 
 
-def _unsound_tool(tool: DeclaredProcessTool) -> str | None:
+def _tool_fault(tool: DeclaredProcessTool) -> str | None:
     for field in ("command", "args", "working_dir", "inherit_env", "env"):
         value = getattr(tool, field)
         texts = [value] if isinstance(value, str) else [*(value or ()), *_values(value)]
         if any("\0" in text for text in texts):
             return f"{field}: contains a NUL character, which a program cannot receive"
     for field in ("inherit_env", "env"):
-        if wrong := next((name for name in getattr(tool, field) if not name or "=" in name), None):
-            return f"{field}: {shown(wrong)} is not the name of a variable, as it contains ="
+        if misfit := next((name for name in getattr(tool, field) if not name or "=" in name), None):
+            return f"{field}: {shown(misfit)} is not the name of a variable, as it contains ="
         if "" in getattr(tool, field):
             return f"{field}: the name of a variable is empty"
-    if tool.name.strip() and (broken := names.fault_of(tool.name)):
-        return f"name: the name {shown(tool.name)} {broken}"
-    if (wrong := _not_json(tool.input_schema)) is not None:
-        return f"input_schema: {wrong} is not a JSON value; write it as a string, or leave it out"
+    if tool.name.strip() and (fault := names.fault_of(tool.name)):
+        return f"name: the name {shown(tool.name)} {fault}"
+    if (misfit := _not_json(tool.input_schema)) is not None:
+        return f"input_schema: {misfit} is not a JSON value; write it as a string, or leave it out"
     return None
 
 
