@@ -52,9 +52,9 @@ def checked(data: bytes, file: str = FILE) -> tuple[JsonManifest, tuple[Problem,
     """Returns the manifest and its warnings. Raises EINVAL with the first error as a sentence."""
     result = read(data)
     if result.manifest is None:
-        more = len(result.errors) - 1
-        told = result.errors[0].told(file)
-        raise Fault("EINVAL", f"{told} ({more} more)" if more else told)
+        rest = len(result.errors) - 1
+        message = result.errors[0].told(file)
+        raise Fault("EINVAL", f"{message} ({rest} more)" if rest else message)
     return result.manifest, result.warnings
 
 
@@ -65,19 +65,19 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"is {jsontext.shown(value)}")
     ui = value.get("ui")
-    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # some have only one section
-        value["ui"] = ui | {"settings": [{"section": value.get("name", "")} | one]}
+    if isinstance(ui, dict) and isinstance(section := ui.get("settings"), dict):  # some have only one section
+        value["ui"] = ui | {"settings": [{"section": value.get("name", "")} | section]}
     return value
 
 
 def _limited(found: Iterator[Problem]) -> list[Problem]:
     """Returns all problems, or the first MAX_PROBLEMS and an error that there are more."""
-    some = list(islice(found, MAX_PROBLEMS + 1))
-    if len(some) > MAX_PROBLEMS:
-        some[-1] = Problem(
+    first = list(islice(found, MAX_PROBLEMS + 1))
+    if len(first) > MAX_PROBLEMS:
+        first[-1] = Problem(
             "too_many_problems", "", f"has more than {MAX_PROBLEMS} problems", "correct these first"
         )
-    return some
+    return first
 
 
 def _sorted(manifest: JsonManifest | None, found: list[Problem]) -> ManifestReading:

@@ -125,17 +125,19 @@ def effective(declared: Collection[str], denied: Collection[str], granted: Colle
     """Returns declared - denied + granted. Raises EINVAL for a capability that does not exist."""
     for name in (*declared, *denied, *granted):
         check(name)
-    explained = tuple(
-        CapabilityReason(name, *_REASONS[told])
+    reasons = tuple(
+        CapabilityReason(name, *_REASONS[key])
         for name in CAPABILITIES
-        if any(told := (name in declared, name in denied, name in granted))
+        if any(key := (name in declared, name in denied, name in granted))
     )
-    return Effective(tuple(one.capability for one in explained if one.effective), explained)
+    return Effective(tuple(reason.capability for reason in reasons if reason.effective), reasons)
 
 
 def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
     """Returns the effects for policy, without duplicates."""
-    return tuple(dict.fromkeys(effect for one in capabilities for effect in CAPABILITIES[check(one)].effects))
+    return tuple(
+        dict.fromkeys(effect for name in capabilities for effect in CAPABILITIES[check(name)].effects)
+    )
 
 
 def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
@@ -145,13 +147,13 @@ def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
 
 def process_rights(capabilities: Iterable[str]) -> tuple[Effect, ...]:
     """Returns the effects that a process with these permissions may have, whatever its tools declare."""
-    given = deno_permissions(capabilities)
-    return tuple(replace(effect, target=PROCESS) for flag, effect in _RIGHTS.items() if flag in given)
+    permissions = deno_permissions(capabilities)
+    return tuple(replace(effect, target=PROCESS) for flag, effect in _RIGHTS.items() if flag in permissions)
 
 
-def tool_fault(tool: str, wanted: Iterable[str], has: Effective) -> str | None:
+def tool_fault(tool: str, needs: Iterable[str], rights: Effective) -> str | None:
     """Returns why a tool cannot be registered: it needs capabilities that its plugin lacks. Else None."""
-    missing = [name for name in wanted if not has.has(name)]
+    missing = [name for name in needs if not rights.has(name)]
     if not missing:
         return None
     names = ", ".join(missing)

@@ -96,9 +96,9 @@ def problem(kind: str, text: str) -> Problem | None:
     """Returns the fault of an entry point of this kind, or None."""
     entry = entry_of(text)
     if entry is None or entry.form not in FORMS[kind]:
-        what = f"{jsontext.shown(text)} is no entry point of kind {kind}"
+        fault = f"{jsontext.shown(text)} is no entry point of kind {kind}"
     elif kind == "wasm" and entry.form == "relative" and not text.endswith(".wasm"):
-        what = f"{jsontext.shown(text)} is no .wasm file"
+        fault = f"{jsontext.shown(text)} is no .wasm file"
     else:
         return None
-    return Problem("invalid_entry_point", "entryPoint", what, _MENDS[kind])
+    return Problem("invalid_entry_point", "entryPoint", fault, _MENDS[kind])

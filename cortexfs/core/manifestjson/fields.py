@@ -182,8 +182,8 @@ def input_schema(
 def _property(param: ToolParam, words: tuple[str, ...]) -> dict[str, Any]:
     type_ = "string" if param.type == "enum" else param.type
     schema: dict[str, Any] = {"type": type_, "description": param.description}
-    if taken := param.words or (words if type_ == "string" else ()):
-        schema["enum"] = list(taken)
+    if values := param.words or (words if type_ == "string" else ()):
+        schema["enum"] = list(values)
     default = param.default if param.default_value is msgspec.UNSET else param.default_value
     return schema if default is msgspec.UNSET else schema | {"default": default}
 

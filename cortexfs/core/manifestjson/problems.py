@@ -59,7 +59,7 @@ WARNINGS = {
 class Problem(msgspec.Struct, frozen=True):
     category: str
     path: str  # capabilities[2], ui.settings[0].fields; empty: the whole file
-    what: str
+    fault: str
     mend: str
 
     @property
@@ -68,8 +68,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     def told(self, file: str) -> str:
         """Returns one sentence with file, field, fault and remedy."""
-        where = f"{file}: {self.path}" if self.path else file
-        return f"{where}: {self.what}; {self.mend}"
+        place = f"{file}: {self.path}" if self.path else file
+        return f"{place}: {self.fault}; {self.mend}"
 
 
 _JSON_TYPES: dict[type[inspect.Type], tuple[type[Any], str]] = {
@@ -103,7 +103,7 @@ def of_shape(value: Any, type_: inspect.Type, path: str = "") -> Iterator[Proble
         for key, item in value.items():
             yield from of_shape(item, type_.value_type, below(path, key))
     elif isinstance(type_, inspect.LiteralType) and value not in type_.values:
-        known = [str(one) for one in type_.values]
+        known = [str(choice) for choice in type_.values]
         mend = f"write one of {', '.join(known)}{nearest(value, known)}"
         yield Problem(_CATEGORIES.get(path, "invalid_value"), path, f"is {jsontext.shown(value)}", mend)
 

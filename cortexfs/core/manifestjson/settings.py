@@ -29,7 +29,7 @@ TYPES = {
     "secret": ("a string, which is never shown", "string"),
 }
 MASK = "********"
-_TOLD = 200  # characters of the options that a sentence lists, and options that are compared
+_MAX_LISTED = 200  # characters of the options that a sentence lists, and options that are compared
 _WORDS = BOOLEANS | {"on": True, "off": False}
 
 
@@ -52,12 +52,14 @@ class Setting(msgspec.Struct, frozen=True):
         return MASK if self.is_secret and value not in (None, "") else value
 
 
-def settings_of(one: JsonManifest) -> dict[str, Setting]:
+def settings_of(manifest: JsonManifest) -> dict[str, Setting]:
     """Returns all settings by key, in the manifest's order. A default that does not fit is left out."""
     found = {
-        field.key: _setting(field, section.section) for section in one.ui.settings for field in section.fields
+        field.key: _setting(field, section.section)
+        for section in manifest.ui.settings
+        for field in section.fields
     }
-    for key, default in one.config.settings.items():
+    for key, default in manifest.config.settings.items():
         setting = found.get(key, Setting(key))
         if fault_of(setting, default) is None:
             found[key] = msgspec.structs.replace(setting, default=default)
@@ -74,16 +76,16 @@ def _setting(field: SettingField, section: str) -> Setting:
     return msgspec.structs.replace(setting, default=default)
 
 
-def values(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:
+def values(settings: Mapping[str, Setting], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the plugin's settings: all defaults, replaced by the values that a user has set."""
     defaults = {key: setting.default for key, setting in settings.items() if setting.default is not None}
-    return defaults | dict(given)
+    return defaults | dict(changes)
 
 
 def check(settings: Mapping[str, Setting], key: str, value: Any) -> Any:
     """Returns `value` if it fits its key. Raises EINVAL if not. A plugin may also set keys of its own."""
-    if broken := fault_of(settings.get(key, Setting(key)), value):
-        raise Fault("EINVAL", f"{jsontext.path_text([key])}: {broken}")
+    if fault := fault_of(settings.get(key, Setting(key)), value):
+        raise Fault("EINVAL", f"{jsontext.path_text([key])}: {fault}")
     return value
 
 
@@ -110,34 +112,34 @@ def fault_of(setting: Setting, value: Any) -> str | None:
     """Returns why the value does not fit, as a sentence without its subject, or None if it fits."""
     if setting.type is None:
         return None
-    wanted, json_type = TYPES[setting.type]
+    expected, json_type = TYPES[setting.type]
     if jsontext.type_name(value) != json_type:
-        got = "another type" if setting.is_secret else jsontext.shown(value)
-        return f"expected {wanted}, got {got}"
+        actual = "another type" if setting.is_secret else jsontext.shown(value)
+        return f"expected {expected}, got {actual}"
     if setting.type == "select" and value not in setting.choices:
-        known = jsontext.clipped(", ".join(setting.choices), _TOLD)
-        return f"{jsontext.shown(value)} is not one of {known}{nearest(value, setting.choices[:_TOLD])}"
+        known = jsontext.clipped(", ".join(setting.choices), _MAX_LISTED)
+        return f"{jsontext.shown(value)} is not one of {known}{nearest(value, setting.choices[:_MAX_LISTED])}"
     return None
 
 
-def problems(one: JsonManifest) -> Iterator[Problem]:
+def problems(manifest: JsonManifest) -> Iterator[Problem]:
     """Yields the problems of a manifest's settings."""
     seen: dict[str, Setting] = {}
-    for at, section in enumerate(one.ui.settings):
+    for at, section in enumerate(manifest.ui.settings):
         for index, field in enumerate(section.fields):
             path = f"ui.settings[{at}].fields[{index}]"
             yield from _field_problems(field, path, field.key in seen)
             seen[field.key] = _setting(field, section.section)
-    for key, value in one.config.settings.items():
-        if broken := fault_of(seen.get(key, Setting(key)), value):
+    for key, value in manifest.config.settings.items():
+        if fault := fault_of(seen.get(key, Setting(key)), value):
             mend = "it is ignored: write a default of the setting's type"
-            yield Problem("wrong_default", below("config.settings", key), broken, mend)
+            yield Problem("wrong_default", below("config.settings", key), fault, mend)
 
 
 def _field_problems(field: SettingField, path: str, known: bool) -> Iterator[Problem]:
     if known:
-        what = f"{jsontext.shown(field.key)} is used twice"
-        yield Problem("duplicate_name", f"{path}.key", what, "rename or remove one of them")
+        fault = f"{jsontext.shown(field.key)} is used twice"
+        yield Problem("duplicate_name", f"{path}.key", fault, "rename or remove one of them")
     if not field.key:
         yield Problem("invalid_name", f"{path}.key", "is empty", "name the setting")
     if field.type == "select" and not field.options:
@@ -146,6 +148,6 @@ def _field_problems(field: SettingField, path: str, known: bool) -> Iterator[Pro
     elif field.default_value is msgspec.UNSET:
         mend = "add its default"
         yield Problem("missing_default", f"{path}.defaultValue", "is missing", mend)
-    elif field.default_value is not None and (broken := fault_of(_setting(field, ""), field.default_value)):
+    elif field.default_value is not None and (reason := fault_of(_setting(field, ""), field.default_value)):
         mend = "it is ignored: write a default of the setting's type"
-        yield Problem("wrong_default", f"{path}.defaultValue", broken, mend)
+        yield Problem("wrong_default", f"{path}.defaultValue", reason, mend)

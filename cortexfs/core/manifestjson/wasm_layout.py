@@ -56,10 +56,10 @@ class _Bytes:
         return self.skip(self.number()).decode(errors="replace")
 
     def limits(self) -> int:
-        has_most, least = self.byte() & 1, self.number()
-        if has_most:
+        has_maximum, minimum = self.byte() & 1, self.number()
+        if has_maximum:
             self.number()
-        return least
+        return minimum
 
     def signed(self) -> int:
         start = self.at
@@ -91,13 +91,13 @@ class _Layout(NamedTuple):
     data: list[range]  # the places of data, sorted
     stack: int | None  # the stack's end, from the name of a global
     end: int | None  # the end of all data, from the name of a global
-    guessed: int | None  # a number that may be the stack's end
+    guess: int | None  # a number that may be the stack's end
     pages: int  # the pages of the module's own memory; 0 for an imported one
 
 
 def fault(data: bytes) -> str:
     """Returns why the host would overwrite data or the stack of the module, or "" if that is not certain."""
-    found = _looked(data)
+    found = _safe_layout(data)
     if found is None:
         return ""
     spans = list(found.data)
@@ -106,32 +106,32 @@ def fault(data: bytes) -> str:
         spans.append(range(spans[0].start if spans else found.end - 1, found.end))
     for span in spans:
         if span and span.start < HEAP.stop and span.stop > HEAP.start:
-            return f"its data lies at {span.start:#x} to {span.stop - 1:#x}, {_where()}"
+            return f"its data lies at {span.start:#x} to {span.stop - 1:#x}, {_host_area()}"
     if found.stack is not None and HEAP.start < found.stack < HEAP.stop:
-        return f"its stack lies below {found.stack:#x}, {_where()}"
+        return f"its stack lies below {found.stack:#x}, {_host_area()}"
     return ""
 
 
 def doubt(data: bytes) -> str:
     """Returns why the host is likely to overwrite data or the stack of the module, or ""."""
-    found = _looked(data)
+    found = _safe_layout(data)
     if found is None or found.end is not None:
         return ""
-    stack = found.guessed if found.stack is None else found.stack
+    stack = found.guess if found.stack is None else found.stack
     if found.data and found.data[0].start >= HEAP.stop:
         is_likely = stack is not None and HEAP.start < stack < HEAP.stop
     elif found.pages and found.pages * PAGE <= HEAP.stop:
         is_likely = found.pages * PAGE > HEAP.start
     else:
         is_likely = stack is not None and _LOWEST_STACK < stack < HEAP.stop
-    return f"its data or its stack may lie {_where()}" if is_likely else ""
+    return f"its data or its stack may lie {_host_area()}" if is_likely else ""
 
 
-def _where() -> str:
+def _host_area() -> str:
     return f"where the host writes ({HEAP.start:#x} to {HEAP.stop - 1:#x}); {MEND}"
 
 
-def _looked(data: bytes) -> _Layout | None:
+def _safe_layout(data: bytes) -> _Layout | None:
     try:
         return _layout(data)
     except (IndexError, ValueError):
@@ -140,16 +140,16 @@ def _looked(data: bytes) -> _Layout | None:
 
 def _layout(data: bytes) -> _Layout:
     sections, names = _sections(data)
-    imported, has_memory = _imported(sections.get(_IMPORTS))
-    values = [*[None] * imported, *_globals(sections.get(_GLOBALS))]
-    named = {name: values[index] for name, index in names if index < len(values)}
-    stack, end = named.get(_STACK), named.get(_DATA_END)
+    count, has_memory = _imports(sections.get(_IMPORTS))
+    values = [*[None] * count, *_globals(sections.get(_GLOBALS))]
+    exports = {name: values[index] for name, index in names if index < len(values)}
+    stack, end = exports.get(_STACK), exports.get(_DATA_END)
     memory = sections.get(_MEMORY)
     return _Layout(
         sorted(_spans(sections.get(_DATA)), key=lambda span: span.start),
         stack and stack.value,
         end and end.value,
-        next((one.value for one in values if one and one.is_mutable), None),
+        next((each.value for each in values if each and each.is_mutable), None),
         memory.limits() if memory and not has_memory and memory.number() else 0,
     )
 
@@ -185,7 +185,7 @@ def _exported(section: _Bytes | None) -> Iterator[tuple[str, int]]:
             yield name, index
 
 
-def _imported(section: _Bytes | None) -> tuple[int, bool]:
+def _imports(section: _Bytes | None) -> tuple[int, bool]:
     """Returns the number of imported globals, and True if the memory is imported."""
     globals_, has_memory = 0, False
     for _ in range(section.number() if section else 0):
@@ -215,10 +215,10 @@ def _spans(section: _Bytes | None) -> Iterator[range]:
     """Yields the places of data. Data that code copies has no place."""
     for _ in range(min(section.number(), MAX_SEGMENTS) if section else 0):
         assert section
-        how = section.number()
-        if how == _OTHER_MEMORY:
+        kind = section.number()
+        if kind == _OTHER_MEMORY:
             section.number()
-        at = section.constant() if how != _PASSIVE else None
+        at = section.constant() if kind != _PASSIVE else None
         size = section.number()
         section.skip(size)
         if at is not None and size:

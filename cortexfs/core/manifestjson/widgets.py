@@ -74,14 +74,14 @@ def page_of(widget: Widget) -> str | None:
     return config.path if isinstance(config, HtmlWidget) else None
 
 
-def problems(one: JsonManifest) -> Iterator[Problem]:
-    for index, widget in enumerate(one.ui.widgets):
+def problems(manifest: JsonManifest) -> Iterator[Problem]:
+    for index, widget in enumerate(manifest.ui.widgets):
         path = f"ui.widgets[{index}].config"
         try:
             file = page_of(widget)
-        except msgspec.ValidationError as wrong:
-            yield Problem("invalid_value", path, str(wrong), f"see docs/manifest-json.md for a {widget.type}")
+        except msgspec.ValidationError as error:
+            yield Problem("invalid_value", path, str(error), f"see docs/manifest-json.md for a {widget.type}")
             continue
         if file is not None and not entry.inside(file):
-            what = f"{shown(file)} is no file of the package"
-            yield Problem("invalid_path", f"{path}.path", what, "write a path relative to the manifest")
+            fault = f"{shown(file)} is no file of the package"
+            yield Problem("invalid_path", f"{path}.path", fault, "write a path relative to the manifest")

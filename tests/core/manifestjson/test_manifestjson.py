@@ -380,7 +380,7 @@ def test_what_is_no_json_object_is_refused() -> None:
     for data in (b"", b"{", b"[]", b"null", b'"a"', b"\xff", b"{} {}", deep, b'{"a":' + b"9" * 500 + b"}"):
         assert [one.category for one in manifestjson.read(data).errors] == ["invalid_json"], data[:20]
     large = b'{"description":"' + b"a" * manifestjson.MAX_BYTES + b'"}'
-    assert manifestjson.read(large).errors[0].what.startswith("is larger than")
+    assert manifestjson.read(large).errors[0].fault.startswith("is larger than")
 
 
 def test_a_hostile_manifest_ends_after_a_bounded_number_of_problems() -> None:

@@ -87,6 +87,6 @@ def test_whatever_stands_anywhere_is_a_manifest_or_an_error_with_a_mend(
     assert (result.manifest is None) == bool(result.errors)
     for problem in (*result.errors, *result.warnings):
         assert problem.category in problems.ERRORS.keys() | problems.WARNINGS.keys()
-        assert problem.what
+        assert problem.fault
         assert problem.mend
         assert "\n" not in problem.told("manifest.json")
