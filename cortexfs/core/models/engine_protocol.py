@@ -47,5 +47,5 @@ _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 decode_answer = _answers.decode  # raises one of jsontext.UNREADABLE for any other line
 
 
-def encode(said: LoadRequest | Answer) -> bytes:
-    return msgspec.json.encode(said) + b"\n"
+def encode(message: LoadRequest | Answer) -> bytes:
+    return msgspec.json.encode(message) + b"\n"

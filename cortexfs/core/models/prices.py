@@ -38,10 +38,10 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         """Returns the money for these tokens of a model, or None if its price is unknown."""
-        fitting = nearest_pattern(self.models, model)
-        if fitting is None:
+        pattern = nearest_pattern(self.models, model)
+        if pattern is None:
             return None
-        price = self.models[fitting]
+        price = self.models[pattern]
         return (price.input * input_tokens + price.output * output_tokens) / MILLION
 
     def told(self, cost: float | None) -> str:

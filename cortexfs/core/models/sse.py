@@ -32,7 +32,7 @@ class EventParser:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._begun = False
+        self._has_begun = False
         self._name = ""
         self._data: list[bytes] = []
         self._size = 0
@@ -41,12 +41,12 @@ class EventParser:
         """Returns the events that these bytes complete. Raises EREMOTEIO for an event over MAX_EVENT."""
         if not data:
             return []
-        if not self._begun:
+        if not self._has_begun:
             data = self._rest + data
             if _BOM.startswith(data):
                 self._rest = data
                 return []
-            self._begun, self._rest, data = True, b"", data.removeprefix(_BOM)
+            self._has_begun, self._rest, data = True, b"", data.removeprefix(_BOM)
         if b"\n" not in data and b"\r" not in data and not self._rest.endswith(b"\r"):
             self._keep(self._rest + data)
             return []

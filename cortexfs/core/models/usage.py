@@ -89,18 +89,18 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def used(self, lines: Iterable[UsageLine], day: str) -> float:
         """Returns the amount of tokens or money that is used in the month of that day."""
-        meant = [line for line in lines if line.day[:7] == day[:7] and self.covers(line.model)]
+        entries = [line for line in lines if line.day[:7] == day[:7] and self.covers(line.model)]
         if self.money is not None:
-            return sum(line.money for line in meant)
-        return sum(line.input_tokens + line.output_tokens for line in meant)
+            return sum(line.money for line in entries)
+        return sum(line.input_tokens + line.output_tokens for line in entries)
 
     def told(self, amount: float, prices: Prices) -> str:
         return prices.told(amount) if self.money is not None else f"{amount:,.0f} tokens"
 
     def sentence(self, used: float, day: str, prices: Prices) -> str:
-        most = self.told(self.tokens or self.money or 0, prices)
+        limit = self.told(self.tokens or self.money or 0, prices)
         return (
-            f"{self.told(used, prices)} of {most} are used this month for {', '.join(self.models)}; "
+            f"{self.told(used, prices)} of {limit} are used this month for {', '.join(self.models)}; "
             f"the limit begins again on {following(day)}"
         )
 
