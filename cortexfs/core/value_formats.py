@@ -53,11 +53,11 @@ def rules(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.strip()
 
 
-def _single(text: str, what: str) -> str:
+def _single(text: str, title: str) -> str:
     """Returns the one line of a file that holds one value."""
     lines = [line for _, line in _lines(text)]
     if len(lines) != 1 or not lines[0].strip():
-        raise Fault("EINVAL", f"the file must hold exactly one line, {what}; it has {len(lines)}")
+        raise Fault("EINVAL", f"the file must hold exactly one line, {title}; it has {len(lines)}")
     return lines[0].strip()
 
 
@@ -157,7 +157,7 @@ def driver(text: str) -> None:
 def fallback(text: str) -> None:
     lines = list(rules(text))
     for number, line in _once(lines):
-        named(number, "model", line)
+        check_object_name(number, "model", line)
     if len(lines) > MAX_FALLBACKS:
         raise Fault("EINVAL", f"{len(lines)} models are over the limit of {MAX_FALLBACKS}")
 
@@ -165,12 +165,12 @@ def fallback(text: str) -> None:
 def model_name(text: str) -> None:
     """Check for an alias, or provider/model."""
     name = _single(text, "a model or an alias")
-    named(1, "model" if "/" in name else "alias", name)
+    check_object_name(1, "model" if "/" in name else "alias", name)
 
 
 def tool_names(text: str) -> None:
     for number, line in _once(_lines(text)):
-        named(number, "tool", line)
+        check_object_name(number, "tool", line)
 
 
 def skill_names(text: str) -> None:
@@ -201,7 +201,7 @@ def path_mounts(text: str) -> None:
     """Check for a mount table that Landlock can enforce (landlock(7)). It confines by path and moves nothing.
     No line takes back rights that a folder above gives."""
     mounts(text)
-    shown: list[tuple[str, str]] = []
+    paths: list[tuple[str, str]] = []
     for number, line in _lines(text):
         source, target, _, options = line.split("\t")
         if source != target:
@@ -212,10 +212,10 @@ def path_mounts(text: str) -> None:
             raise refuse(number, f"{target!r} contains ..; write the path to which it leads")
         if "nodev" in options.split(","):
             raise refuse(number, "nodev cannot be enforced here; do not show a path that contains devices")
-        shown.append((target, rights(line)))
-    for number, (path, given) in enumerate(shown, 1):
-        for folder, above in shown:
-            if is_below(path, folder) and set(above) - set(given):
+        paths.append((target, rights(line)))
+    for number, (path, access) in enumerate(paths, 1):
+        for folder, above in paths:
+            if is_below(path, folder) and set(above) - set(access):
                 raise refuse(number, f"{path} cannot have fewer rights than {folder}, in which it lies")
 
 
@@ -239,15 +239,15 @@ def is_below(path: str, folder: str) -> bool:
 def _mount_options(number: int, options: str) -> None:
     if options == "-":
         return
-    given = options.split(",")
-    for _, option in _once((number, option) for option in given):
+    words = options.split(",")
+    for _, option in _once((number, option) for option in words):
         if option not in MOUNT_OPTIONS:
             raise refuse(number, f"{option!r} is not one of {', '.join(MOUNT_OPTIONS)} (or - for none)")
-    if {"bind", "rbind"} <= {*given}:
+    if {"bind", "rbind"} <= {*words}:
         raise refuse(number, "a mount cannot be both bind and rbind")
 
 
-def named(number: int, class_: str, name: str) -> None:
+def check_object_name(number: int, class_: str, name: str) -> None:
     """Refuse a name that no object of that class can have."""
     try:
         names.check_object(class_, name)

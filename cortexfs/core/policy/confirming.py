@@ -27,8 +27,8 @@ from cortexfs.core.policy.risk import (
     Level,
     RatedTool,
     RiskSettings,
-    asked_for,
     assess,
+    causes,
     floor,
 )
 
@@ -105,21 +105,21 @@ OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
 
 
 def verdict(
-    tool: RatedTool, asked: CallForm, settings: RiskSettings = DEFAULT, call: Circumstances = CALM
+    tool: RatedTool, form: CallForm, settings: RiskSettings = DEFAULT, call: Circumstances = CALM
 ) -> ConfirmVerdict:
-    if asked.dry_run and not tool.dry_run_flag:
+    if form.dry_run and not tool.dry_run_flag:
         level = assess(tool, settings, call).level
         return ConfirmVerdict(level, False, False, False, dryrun.lacking(tool.name))
-    counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run and tool.trusted else tool
-    level, source, _ = assess(counted, settings, call)
+    rated = tool._replace(effects=_hidden_effects(tool)) if form.dry_run and tool.trusted else tool
+    level, source, _ = assess(rated, settings, call)
     limit = approved_up_to(settings)
-    outcome = OUTCOMES[asked.kind, _standing(level, limit, asked, asks_each_time(tool))]
+    outcome = OUTCOMES[form.kind, _standing(level, limit, form, asks_each_time(tool))]
     why = outcome.why.format(level=level.word, source=source, limit=limit.word)
-    first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
+    first = outcome.allowed and not (form.dry_run or form.tried_dry) and needs_dry_run(tool)
     if first:
         why = f"{why}; it needs a dry run first, with the same input and --dry-run"
-    asked_ = outcome.asked and outcome.asked.format(does=asked_for(counted, settings, call))
-    return ConfirmVerdict(level, outcome.allowed, bool(asked_), first, why, asked_)
+    reason = outcome.asked and outcome.asked.format(does=causes(rated, settings, call))
+    return ConfirmVerdict(level, outcome.allowed, bool(reason), first, why, reason)
 
 
 def approved_up_to(settings: RiskSettings) -> Level:
@@ -129,33 +129,33 @@ def approved_up_to(settings: RiskSettings) -> Level:
 
 
 def needs_dry_run(tool: RatedTool) -> bool:
-    return tool.dry_run_flag and _says_required(tool)
+    return tool.dry_run_flag and _requires_dry_run(tool)
 
 
 def asks_each_time(tool: RatedTool) -> bool:
     """Returns True if the tool's author requires a dry run before each call, but the tool has none."""
-    return _says_required(tool) and not tool.dry_run_flag
+    return _requires_dry_run(tool) and not tool.dry_run_flag
 
 
-def _says_required(tool: RatedTool) -> bool:
+def _requires_dry_run(tool: RatedTool) -> bool:
     return any(effect.dry_run == REQUIRED for effect in tool.effects)
 
 
-def _standing(level: Level, limit: Level, asked: CallForm, each_time: bool) -> str:
+def _standing(level: Level, limit: Level, form: CallForm, each_time: bool) -> str:
     if level is BLOCK:
         return "blocked"
-    if asked.kind is CallerKind.PERSON:
+    if form.kind is CallerKind.PERSON:
         return "within" if level <= limit else "above"
-    if level <= limit and not asked.always_ask and not each_time:
+    if level <= limit and not form.always_ask and not each_time:
         return "within"
-    if not asked.can_ask:
+    if not form.can_ask:
         return "unheard"
     if each_time:
         return "untried"
     return "above" if level > limit else "always"
 
 
-def _shown_nowhere(tool: RatedTool) -> tuple[Effect, ...]:
+def _hidden_effects(tool: RatedTool) -> tuple[Effect, ...]:
     """Returns the effects that a dry run does not show, and those that are blocked in any case."""
     return tuple(
         effect

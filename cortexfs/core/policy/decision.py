@@ -53,9 +53,9 @@ class PolicyCaller(msgspec.Struct, frozen=True):
     home: int | None = None  # the uid of the home that the agent is in; that user has chosen its label
 
     @property
-    def known_as(self) -> str:
+    def policy_name(self) -> str:
         """Returns the agent's name in objects' policies. No label that a user writes equals one of agent/."""
-        return policy.known_as(self.label, self.home)
+        return policy.policy_name(self.label, self.home)
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -87,18 +87,18 @@ class PolicyQuery(msgspec.Struct, frozen=True):
         return f"{self.thing.class_}:{self.thing.name}"
 
     @property
-    def wanted(self) -> tuple[str, str, str, str]:
+    def line_parts(self) -> tuple[str, str, str, str]:
         """Returns the parts of the line that would allow it in the caller's policy."""
         return (self.caller.label, self.thing.class_, self.thing.name, self.permission)
 
     @property
-    def wanted_of_object(self) -> tuple[str, str, str, str]:
+    def object_line_parts(self) -> tuple[str, str, str, str]:
         """Returns the parts of the line that would allow it in the object's policy."""
-        return (self.caller.known_as, *self.wanted[1:])
+        return (self.caller.policy_name, *self.line_parts[1:])
 
     @property
     def line(self) -> str:
-        return Rule(*self.wanted).text
+        return Rule(*self.line_parts).text
 
 
 class LayerAnswer(NamedTuple):
@@ -121,37 +121,41 @@ class Decision(NamedTuple):
 
 
 def decide(question: PolicyQuery) -> Decision:
-    judged, is_agent = _judged(question), question.caller.kind is CallerKind.AGENT
+    judgment, is_agent = _effects_verdict(question), question.caller.kind is CallerKind.AGENT
     steps = tuple(
-        LayerAnswer(layer, *said)
+        LayerAnswer(layer, *answer)
         for layer, look in LAYERS.items()
-        if (is_agent or layer not in _FOR_AGENTS) and (said := look(question, judged))
+        if (is_agent or layer not in _FOR_AGENTS) and (answer := look(question, judgment))
     )
     decisive = next((step for step in steps if step.result == DENY), None) or next(
         (step for step in reversed(steps) if step.result == ALLOW), NOBODY
     )
     allowed = decisive.result == ALLOW
-    what = f"{question.caller.name} {'may' if allowed else 'may not'} {question.permission} {question.object}"
-    confirm, first = (judged.confirm, judged.dry_run_first) if judged and allowed else (False, False)
-    after = f"; {judged.why}" if judged and (confirm or first) else ""
-    asked = judged.asked if judged and confirm else ""
-    return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps, asked)
+    sentence = (
+        f"{question.caller.name} {'may' if allowed else 'may not'} {question.permission} {question.object}"
+    )
+    confirm, first = (judgment.confirm, judgment.dry_run_first) if judgment and allowed else (False, False)
+    after = f"; {judgment.why}" if judgment and (confirm or first) else ""
+    cause = judgment.asked if judgment and confirm else ""
+    return Decision(
+        allowed, f"{sentence}: {decisive.why}{after}", decisive.rule, confirm, first, steps, cause
+    )
 
 
 NOBODY = LayerAnswer("default", DENY, "nothing allows it", "default deny")
-Said = tuple[str, str, str]  # result, why, rule
+LayerParts = tuple[str, str, str]  # result, why, rule
 
 
-def _judged(question: PolicyQuery) -> ConfirmVerdict | None:
+def _effects_verdict(question: PolicyQuery) -> ConfirmVerdict | None:
     """Returns the decision that follows from the effects of a tool."""
     caller, tool = question.caller, question.thing.tool
     if tool is None:
         return None
-    asked = CallForm(caller.kind, caller.always_ask, caller.can_ask, question.dry_run, question.tried_dry)
-    return verdict(tool, asked, question.settings, question.call)
+    form = CallForm(caller.kind, caller.always_ask, caller.can_ask, question.dry_run, question.tried_dry)
+    return verdict(tool, form, question.settings, question.call)
 
 
-def _daemon(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+def _daemon(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts:
     serves = question.serves
     if serves is None:
         return (PASS, "the daemon serves all users", "")
@@ -160,12 +164,12 @@ def _daemon(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     return (DENY, "the daemon of a user serves only that user", f"daemon of uid {serves}")
 
 
-def _mode_bits(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+def _mode_bits(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts:
     caller, bits = question.caller, question.thing.bits
-    for one in bits:
-        if not permits(one, caller.uid, caller.groups):
-            which = {READ: "read", WRITE: "write", EXECUTE: "execute"}[one.need]
-            return (DENY, f"Unix permissions do not let uid {caller.uid} {which} {one.path}", _mode(one))
+    for each in bits:
+        if not permits(each, caller.uid, caller.groups):
+            verb = {READ: "read", WRITE: "write", EXECUTE: "execute"}[each.need]
+            return (DENY, f"Unix permissions do not let uid {caller.uid} {verb} {each.path}", _mode(each))
     # For an agent mode bits are not enough: its policy must allow it too.
     result = PASS if caller.kind is CallerKind.AGENT else ALLOW
     rule = _mode(bits[-1]) if bits else "default for people"
@@ -185,7 +189,7 @@ def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
     return bits.mode >> shift & bits.need == bits.need
 
 
-def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
+def _view(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts | None:
     caller, thing = question.caller, question.thing
     if thing.class_ not in CLASSES:
         return None
@@ -194,7 +198,7 @@ def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     return seen(caller.name, caller.mounts, thing.path)
 
 
-def seen(agent: str, mounts: str, path: str) -> Said:
+def seen(agent: str, mounts: str, path: str) -> LayerParts:
     """Returns the answer of an agent's mount table about running the object at `path`."""
     file = f"{agent}.d/mount"
     if not mounts:
@@ -209,27 +213,27 @@ def seen(agent: str, mounts: str, path: str) -> Said:
     return (PASS, f"its mount table shows {path}", rule)
 
 
-def _label(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+def _label(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts:
     caller = question.caller
     if not caller.label:
         return (DENY, "it has no label, so no policy line can name it; write one to its .d/label", "no label")
     return (PASS, f"policy lines know it by its label {caller.label}", caller.label)
 
 
-def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+def _objects_policy(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts:
     thing = question.thing
     if not thing.rules:
         # Only the daemon's owner may write here. If lines were needed, no other user could set up an agent.
         return (PASS, "the object's policy has no lines, so the caller's policy decides", thing.file)
-    if rule := policy.find(thing.rules, *question.wanted_of_object):
+    if rule := policy.find(thing.rules, *question.object_line_parts):
         return (PASS, f"the object's policy says: {rule.text}", rule.where)
-    line = Rule(*question.wanted_of_object).text
+    line = Rule(*question.object_line_parts).text
     return (DENY, f"the object's policy has lines, but lacks: {line}", thing.file)
 
 
-def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
+def _callers_policy(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts:
     caller = question.caller
-    if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
+    if rule := policy.find(caller.rules, *question.line_parts) or _by_alias(question):
         return (ALLOW, f"its policy says: {rule.text}", rule.where)
     file = f"{caller.file or 'no policy'} (default deny)"
     return (DENY, f"its policy lacks the line: {question.line}", file)
@@ -237,16 +241,16 @@ def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
 
 def _by_alias(question: PolicyQuery) -> Rule | None:
     """Returns the line that allows the model by the alias by which the caller asked for it."""
-    label, class_, _, permission = question.wanted
+    label, class_, _, permission = question.line_parts
     if class_ != "model" or not question.thing.alias:
         return None
     return policy.find(question.caller.rules, label, class_, question.thing.alias, permission)
 
 
-def _effects(question: PolicyQuery, judged: ConfirmVerdict | None) -> Said | None:
-    if judged is None:
+def _effects(question: PolicyQuery, judgment: ConfirmVerdict | None) -> LayerParts | None:
+    if judgment is None:
         return None
-    return (PASS if judged.allowed else DENY, judged.why, _effects_rule(question))
+    return (PASS if judgment.allowed else DENY, judgment.why, _effects_rule(question))
 
 
 def _effects_rule(question: PolicyQuery) -> str:
@@ -257,14 +261,14 @@ def _effects_rule(question: PolicyQuery) -> str:
     return f"{FILE}: " + (f"auto_approve_up_to = {limit}" if limit else f"mode = {settings.mode}")
 
 
-def _sandbox(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
+def _sandbox(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts | None:
     if question.thing.class_ != "tool":
         return None
     return (PASS, "the agent's mount table decides which files it can open", "mount table")
 
 
 # abi.md 7.1 has the order. The daemon, the view and the label have the places that they have in the original.
-LAYERS: dict[str, Callable[[PolicyQuery, ConfirmVerdict | None], Said | None]] = {
+LAYERS: dict[str, Callable[[PolicyQuery, ConfirmVerdict | None], LayerParts | None]] = {
     "daemon": _daemon,
     "mode bits": _mode_bits,
     "mount view": _view,

@@ -115,9 +115,9 @@ class LintedAgent(msgspec.Struct, frozen=True):
     skills: tuple[str, ...] = ()
 
     @property
-    def known_as(self) -> str:
+    def policy_name(self) -> str:
         """Returns its name in objects' policies."""
-        return policy.known_as(self.label, self.home)
+        return policy.policy_name(self.label, self.home)
 
 
 class LintInput(msgspec.Struct, frozen=True):
@@ -136,12 +136,12 @@ def lint(world: LintInput) -> tuple[LintFinding, ...]:
     """Returns all findings, errors first, or POLICY_OK alone if there are none."""
     found = [finding for look in LOOKS for finding in look(world)]
     order = [ERROR, WARNING, INFO]
-    return tuple(sorted(found, key=lambda one: order.index(one.level))) or (_ok(world),)
+    return tuple(sorted(found, key=lambda each: order.index(each.level))) or (_ok(world),)
 
 
 def _ok(world: LintInput) -> LintFinding:
-    looked = {"tools": world.tools, "agents": world.agents, "plugins": world.plugins}
-    counts = ", ".join(f"{what} ({len(some)})" for what, some in looked.items())
+    groups = {"tools": world.tools, "agents": world.agents, "plugins": world.plugins}
+    counts = ", ".join(f"{kind} ({len(items)})" for kind, items in groups.items())
     return LintFinding("POLICY_OK", "policy", f"no problems in {counts}")
 
 
@@ -170,20 +170,20 @@ def _background(world: LintInput) -> Iterator[LintFinding]:
         allowed = world.settings.tools.get(tool.name, Profile()).allow_background
         level, why, _ = assess(tool, world.settings)
         if allowed and level is REQUIRE_CONFIRMATION:
-            said = f"it may run in the background, where no person can confirm: {why}"
-            yield LintFinding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)
+            text = f"it may run in the background, where no person can confirm: {why}"
+            yield LintFinding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", text)
 
 
 def _effects(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         for effect in tool.effects:
             if effect.kind not in FLOORS:
-                said = f"the effect {effect.kind} is unknown"
-                yield LintFinding("EFFECT_UNKNOWN", f"tool/{tool.name}", said)
+                text = f"the effect {effect.kind} is unknown"
+                yield LintFinding("EFFECT_UNKNOWN", f"tool/{tool.name}", text)
 
 
 def _plugins(world: LintInput) -> Iterator[LintFinding]:
-    opened = approved_up_to(world.settings) >= REQUIRE_CONFIRMATION
+    is_open = approved_up_to(world.settings) >= REQUIRE_CONFIRMATION
     for plugin in world.plugins:
         if plugin.fault:
             yield LintFinding("PLUGIN_MANIFEST_UNAVAILABLE", plugin.name, plugin.fault)
@@ -191,29 +191,31 @@ def _plugins(world: LintInput) -> Iterator[LintFinding]:
         if plugin.governance:
             yield LintFinding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
         yield from (LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
-        if opened and plugin.trust == UNREVIEWED:
-            said = "agents may run its tools without approval"
-            yield LintFinding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, said)
+        if is_open and plugin.trust == UNREVIEWED:
+            text = "agents may run its tools without approval"
+            yield LintFinding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, text)
         yield from _profiles(world.settings, plugin)
 
 
 def _profiles(settings: RiskSettings, plugin: LintedPlugin) -> Iterator[LintFinding]:
     missing = ", ".join(name for name in plugin.tools if name not in settings.tools)
     if missing and not plugin.profiled:
-        said = f"no risk profile for {missing}"
+        text = f"no risk profile for {missing}"
         if plugin.native:
-            yield LintFinding("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", plugin.name, said)
+            yield LintFinding("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", plugin.name, text)
         if plugin.background:
-            yield LintFinding("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", plugin.name, said)
+            yield LintFinding("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", plugin.name, text)
     profiles = {name: settings.tools.get(name, Profile()) for name in plugin.tools}
-    ungated = [name for name, one in profiles.items() if not (one.block or one.require_confirmation)]
+    ungated = [
+        name for name, profile in profiles.items() if not (profile.block or profile.require_confirmation)
+    ]
     if plugin.secrets and ungated:
-        said = f"it may read secrets, and no confirmation is needed for {', '.join(ungated)}"
-        yield LintFinding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, said)
+        text = f"it may read secrets, and no confirmation is needed for {', '.join(ungated)}"
+        yield LintFinding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, text)
 
 
 def _lines(world: LintInput) -> Iterator[LintFinding]:
-    labels = {agent.known_as for agent in world.agents}
+    labels = {agent.policy_name for agent in world.agents}
     for file in (*world.files, *(agent.policy for agent in world.agents)):
         if file.removed:
             yield LintFinding("POLICY_REMOVED", file.path, "the file is gone, but its last lines still apply")
@@ -225,13 +227,13 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
                 yield LintFinding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
         for rule in _valid(file):
             if rule.class_ in IN_TREE and (rule.class_, rule.name) not in world.names:
-                said = f"there is no {rule.class_} {rule.name}: {rule.text}"
-                yield LintFinding("POLICY_OBJECT_UNKNOWN", rule.where, said)
+                text = f"there is no {rule.class_} {rule.name}: {rule.text}"
+                yield LintFinding("POLICY_OBJECT_UNKNOWN", rule.where, text)
     for file in world.files:
         for rule in _valid(file):
             if rule.label not in labels and "/" not in rule.label:  # we cannot read the homes of other users
-                said = f"no agent has the label {rule.label}: {rule.text}"
-                yield LintFinding("POLICY_LABEL_UNKNOWN", rule.where, said)
+                text = f"no agent has the label {rule.label}: {rule.text}"
+                yield LintFinding("POLICY_LABEL_UNKNOWN", rule.where, text)
 
 
 def _agents(world: LintInput) -> Iterator[LintFinding]:
@@ -239,14 +241,14 @@ def _agents(world: LintInput) -> Iterator[LintFinding]:
     for agent in world.agents:
         if not agent.label:
             yield LintFinding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
-        elif agent.known_as in first:
-            said = f"it has the label {agent.label}, as {first[agent.known_as]} has"
-            yield LintFinding("AGENT_LABEL_SHARED", agent.name, said)
-        first.setdefault(agent.known_as, agent.name)
+        elif agent.policy_name in first:
+            text = f"it has the label {agent.label}, as {first[agent.policy_name]} has"
+            yield LintFinding("AGENT_LABEL_SHARED", agent.name, text)
+        first.setdefault(agent.policy_name, agent.name)
         for rule in _valid(agent.policy):
             if agent.label and rule.label != agent.label:
-                said = f"{agent.name} has the label {agent.label}, so this line has no effect: {rule.text}"
-                yield LintFinding("POLICY_LABEL_OTHER", rule.where, said)
+                text = f"{agent.name} has the label {agent.label}, so this line has no effect: {rule.text}"
+                yield LintFinding("POLICY_LABEL_OTHER", rule.where, text)
         yield from _agents_tools(world, agent)
         yield from _agents_view(world, agent)
         for skill in agent.skills:
@@ -263,8 +265,8 @@ def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]
         if not policy.find(rules, agent.label, "tool", name, "execute"):
             line = Rule(agent.label or "LABEL", "tool", name, "execute").text
             yield LintFinding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"its policy lacks the line: {line}")
-        elif name in tools and (said := assess(tools[name], world.settings)).level is BLOCK:
-            yield LintFinding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
+        elif name in tools and (source := assess(tools[name], world.settings)).level is BLOCK:
+            yield LintFinding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {source.why}")
 
 
 def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
@@ -277,8 +279,8 @@ def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
         path = f"{world.root}/{path_of((rule.class_, rule.name))}"
         result, why, _ = seen(agent.name, agent.mounts, path)
         if result == DENY:
-            said = f"{why}, so this line has no effect: {rule.text}"
-            yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, said)
+            text = f"{why}, so this line has no effect: {rule.text}"
+            yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, text)
 
 
 def _valid(file: PolicyText) -> Iterator[Rule]:

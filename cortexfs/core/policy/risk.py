@@ -121,7 +121,7 @@ WEIGHTS = Axes(0.3, 0.2, 0.3, 0.2)
 BUILTIN = Axes(0.1, 0.1, 0.1, 0.1)
 UNKNOWN = Axes(0.9, 0.1, 0.6, 0.5)  # a plugin's tool: nothing vouches for the effects that it declares
 SENSITIVE = 0.9
-DEEPER = 1.3  # for each level of nesting, as nested runs are less likely to be watched
+DEPTH_FACTOR = 1.3  # for each level of nesting, as nested runs are less likely to be watched
 THRESHOLDS = ((0.2, ALLOW), (0.5, REVIEW), (0.8, REQUIRE_CONFIRMATION))
 
 _SENSITIVE = re.compile(
@@ -172,12 +172,12 @@ def assess(tool: RatedTool, settings: RiskSettings = DEFAULT, call: Circumstance
     return max(_sources(tool, settings, call), key=lambda source: source.level)
 
 
-def asked_for(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> str:
+def causes(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> str:
     """Returns all causes of the highest level, for a person: "changes files and runs a program"."""
     found = [*_sources(tool, settings, call)]
     level = max(source.level for source in found)
-    does = dict.fromkeys(one.does for one in found if one.level == level and one.does)
-    return " and ".join(does) or f"is a call of {tool.name}"
+    phrases = dict.fromkeys(each.does for each in found if each.level == level and each.does)
+    return " and ".join(phrases) or f"is a call of {tool.name}"
 
 
 def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
@@ -187,29 +187,29 @@ def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
 def floor(effect: Effect) -> RiskSource:
     """Returns the lowest level for this effect, with its cause."""
     unknown = (REQUIRE_CONFIRMATION, f"has the unknown effect {effect.kind}")
-    level, does = KINDS.get(effect.kind, unknown)
+    level, phrase = KINDS.get(effect.kind, unknown)
     target = f" on {effect.target}" if effect.target else ""
-    why = f"it {does} ({effect.kind}{target} is {level.word})"
+    why = f"it {phrase} ({effect.kind}{target} is {level.word})"
     if effect.kind not in KINDS:
         why = f"the effect {effect.kind} is unknown"
-    does += f" ({effect.target})" if effect.target not in ("", "*") else ""
+    phrase += f" ({effect.target})" if effect.target not in ("", "*") else ""
     for field, harmless in HARMLESS_WORDS.items():
         word = getattr(effect, field)
         if word not in harmless and level < REQUIRE_CONFIRMATION:
             why = f"{effect.kind}{target} is declared with {field} {word}"
-            return RiskSource(REQUIRE_CONFIRMATION, why, f"{does}, with {field} {word}")
-    return RiskSource(level, why, does)
+            return RiskSource(REQUIRE_CONFIRMATION, why, f"{phrase}, with {field} {word}")
+    return RiskSource(level, why, phrase)
 
 
 def score(axes: Axes, depth: int = 0) -> float:
     """Returns one number for four: their weighted average, times the highest of them."""
-    deeper = DEEPER**depth
+    factor = DEPTH_FACTOR**depth
     risk, sensitivity, radius, irreversible = axes
     shares = (
-        min(risk * deeper, 1.0),
+        min(risk * factor, 1.0),
         sensitivity,
-        min(radius * deeper, 1.0),
-        min(irreversible * deeper, 1.0),
+        min(radius * factor, 1.0),
+        min(irreversible * factor, 1.0),
     )
     return max(shares) * sum(weight * share for weight, share in zip(WEIGHTS, shares, strict=True))
 
@@ -221,8 +221,8 @@ def level_of(number: float) -> Level:
 def axes_of(tool: RatedTool, profile: Profile | None, words: Sequence[str] = ()) -> Axes:
     axes = BUILTIN if tool.builtin else UNKNOWN
     if profile:
-        said = {name: getattr(profile, name) for name in Axes._fields}
-        axes = axes._replace(**{name: value for name, value in said.items() if value is not None})
+        values = {name: getattr(profile, name) for name in Axes._fields}
+        axes = axes._replace(**{name: value for name, value in values.items() if value is not None})
     if any(map(is_sensitive, words)):
         axes = axes._replace(file_sensitivity=max(SENSITIVE, axes.file_sensitivity))
     return axes
@@ -259,15 +259,15 @@ def words_of(value: Any) -> tuple[str, ...]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str) and len(one) <= MAX_LINE and "\n" not in one:
-            yield one
-        elif isinstance(one, dict):
-            left.extend(one.values())
-        elif isinstance(one, list):
-            left.extend(one)
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str) and len(item) <= MAX_LINE and "\n" not in item:
+            yield item
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
 
 
 def effects_of(text: str) -> tuple[Effect, ...]:
@@ -294,7 +294,9 @@ def decode(text: str) -> RiskSettings:
     tools = table.pop("tools", {})
     if not isinstance(tools, dict):
         raise Fault("EINVAL", f"{FILE}: tools must hold tables, such as [tools.NAME]")
-    profiles = {name: tomltext.converted(one, Profile, FILE, f"tools.{name}") for name, one in tools.items()}
+    profiles = {
+        name: tomltext.converted(profile, Profile, FILE, f"tools.{name}") for name, profile in tools.items()
+    }
     settings = msgspec.structs.replace(tomltext.converted(table, RiskSettings, FILE), tools=profiles)
     for pattern in (*settings.allow, *settings.deny):
         if not pattern or pattern.count("*") > 1:
@@ -316,13 +318,13 @@ def matches(pattern: str, name: str) -> bool:
 def _base(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     profile = settings.tools.get(tool.name)
     number = score(axes_of(tool, profile, call.words), call.depth)
-    what = "built in" if tool.builtin else "a plugin's"
+    origin = "built in" if tool.builtin else "a plugin's"
     word = next(filter(is_sensitive, call.words), "")
-    named = f", called with {word}" if word else ""
+    mention = f", called with {word}" if word else ""
     nested = f", {call.depth} runs deep" if call.depth else ""
-    why = f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}"
-    does = f"names {word}, which may be secret" if word else "" if tool.builtin else "is a plugin's"
-    yield RiskSource(level_of(number), why, does)
+    why = f"{tool.name} is {origin}{mention}{nested}, which scores {number:.3f}"
+    phrase = f"names {word}, which may be secret" if word else "" if tool.builtin else "is a plugin's"
+    yield RiskSource(level_of(number), why, phrase)
 
 
 def _floors(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
@@ -330,9 +332,9 @@ def _floors(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Ite
 
 
 def _lists(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
-    if pattern := next((one for one in settings.deny if matches(one, tool.name)), None):
+    if pattern := next((each for each in settings.deny if matches(each, tool.name)), None):
         yield RiskSource(BLOCK, f"policy.toml denies {pattern}")
-    if settings.allow and not any(matches(one, tool.name) for one in settings.allow):
+    if settings.allow and not any(matches(each, tool.name) for each in settings.allow):
         yield RiskSource(
             BLOCK, f"policy.toml allows {', '.join(settings.allow)}, and {tool.name} is not among them"
         )

@@ -75,14 +75,14 @@ def type_of(label: str) -> str:
     return label.strip().split(":")[2]
 
 
-def known_as(label: str, home: int | None) -> str:
+def policy_name(label: str, home: int | None) -> str:
     """Returns the name of an agent in objects' policies. `home` is the uid of the home that it is in."""
     return label if home is None or not label else f"home/{home}/{label}"
 
 
 def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: str) -> Rule | None:
-    wanted = (label, class_, name, permission)
-    return next((rule for rule in rules if rule[:4] == wanted), None)
+    parts = (label, class_, name, permission)
+    return next((rule for rule in rules if rule[:4] == parts), None)
 
 
 def by_name(rules: Iterable[Rule], class_: str) -> dict[str, tuple[Rule, ...]]:
@@ -112,9 +112,11 @@ def _rule(number: int, line: str, file: str) -> Rule:
     if class_ == "network" and name != "default":
         raise refuse(number, "the only network is network:default")
     if class_ == "agent" and (own := _OWN.match(name)):
-        value_formats.named(number, class_, name[own.end() :])
+        value_formats.check_object_name(number, class_, name[own.end() :])
     else:
-        value_formats.named(number, "alias" if class_ == "model" and "/" not in name else class_, name)
+        value_formats.check_object_name(
+            number, "alias" if class_ == "model" and "/" not in name else class_, name
+        )
     return Rule(label, class_, name, permission, file, number)
 
 
