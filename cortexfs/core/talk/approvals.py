@@ -51,13 +51,13 @@ _answers = msgspec.json.Decoder(AnswerRecord)
 
 def decided(approval: Approval, verdict: Verdict) -> Observer:
     """Returns the frame that records the decision about the call."""
-    said = ApprovalRecord(approval.call, approval.name, verdict.decision, verdict.reason, verdict.input)
-    return Observer(source=SOURCE, content=msgspec.json.encode(said).decode())
+    record = ApprovalRecord(approval.call, approval.name, verdict.decision, verdict.reason, verdict.input)
+    return Observer(source=SOURCE, content=msgspec.json.encode(record).decode())
 
 
 def answer_told(question: Question, verdict: Verdict) -> Observer:
-    said = AnswerRecord(question.question, question.name, verdict.input is not None, verdict.reason)
-    return Observer(source=ANSWERED, content=msgspec.json.encode(said).decode())
+    record = AnswerRecord(question.question, question.name, verdict.input is not None, verdict.reason)
+    return Observer(source=ANSWERED, content=msgspec.json.encode(record).decode())
 
 
 def answer_by(uid: int, content: dict[str, Any] | None) -> Verdict:
@@ -68,8 +68,8 @@ def answer_by(uid: int, content: dict[str, Any] | None) -> Verdict:
 
 def by(uid: int, decision: Decision, input: dict[str, Any] | None) -> Verdict:
     """Returns this user's decision, with its reason."""
-    changed = ", with another input" if input is not None else ""
-    return Verdict(decision, input, REASONS[decision].format(uid=uid) + changed)
+    addition = ", with another input" if input is not None else ""
+    return Verdict(decision, input, REASONS[decision].format(uid=uid) + addition)
 
 
 def read(frame: Observer) -> ApprovalRecord | None:

@@ -45,12 +45,12 @@ class ClientSide:
 
     def receive(self, data: bytes) -> list[frames.AnyFrame]:
         """Returns the frames that `data` completes. Raises EPROTO if the server breaks the protocol."""
-        return [frame for line in self._lines.feed(data) if (frame := self._heard(line)) is not None]
+        return [frame for line in self._lines.feed(data) if (frame := self._frame(line)) is not None]
 
     def is_over(self, run: str) -> bool:
         return self.runs.get(run) == "over"
 
-    def _heard(self, line: bytes | None) -> frames.AnyFrame | None:
+    def _frame(self, line: bytes | None) -> frames.AnyFrame | None:
         if line is None:
             raise Fault("EPROTO", f"the server sent a line over {frames.MAX_LINE} bytes")
         try:
@@ -81,13 +81,13 @@ class _Kind(msgspec.Struct):
 
 
 _kinds = msgspec.json.Decoder(_Kind)
-_OURS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__()}
+_TAGS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__()}
 
 
 def _is_foreign(line: bytes) -> bool:
     """Returns True if a line is a frame of a type that is unknown to this version. Readers ignore these."""
     try:
-        return _kinds.decode(line).type not in _OURS
+        return _kinds.decode(line).type not in _TAGS
     except UNREADABLE:
         return False
 
@@ -117,7 +117,7 @@ class _Followed:
     """The events of one session that a connection wants, and those that it has."""
 
     def __init__(self) -> None:
-        self.given = Spans()
+        self.spans = Spans()
         self.next = 0  # the number of the next event to read from the log
         self.after: int | None = None  # a resume wants every event after this number
         self.runs: set[str] = set()  # runs that are followed to their end
@@ -145,11 +145,11 @@ class Subscriptions:
     """The events that were sent to one connection, and those that must still be sent, of all its sessions."""
 
     def __init__(self) -> None:
-        self._followed: dict[SessionKey, _Followed] = {}
+        self._entries: dict[SessionKey, _Followed] = {}
 
     @property
     def keys(self) -> tuple[SessionKey, ...]:
-        return tuple(self._followed)
+        return tuple(self._entries)
 
     def admit(self, key: SessionKey) -> bool:
         """Raises EAGAIN if this connection cannot follow one more session. Called before the session is
@@ -158,54 +158,54 @@ class Subscriptions:
 
     def follow(self, key: SessionKey, after: int) -> None:
         """Handle a resume: follow every event after `after`, also future ones."""
-        followed = self._of(key)
-        followed.look(after + 1)
-        followed.after = after if followed.after is None else min(after, followed.after)
+        entry = self._of(key)
+        entry.look(after + 1)
+        entry.after = after if entry.after is None else min(after, entry.after)
 
     def follow_run(self, key: SessionKey, run: str, first: int) -> None:
         """Follow that run's events from `first` to its done, also beside a resume, which may end sooner."""
-        followed = self._of(key)
-        followed.look(first)
-        followed.runs.add(run)
+        entry = self._of(key)
+        entry.look(first)
+        entry.runs.add(run)
 
     def answer(self, key: SessionKey, session: Session, run: str) -> list[frames.Frame]:
         """Handle a send: follow its run. Events that this connection has received are not sent again. The
         returned frames stand for them, with the run and its end, and have no event ids."""
-        state, given = session.runs[run], self._of(key).given
+        state, spans = session.runs[run], self._of(key).spans
         opening = msgspec.structs.replace(session.opening, run=run, request=state.request)
-        if state.status is not None and state.last in given:
+        if state.status is not None and state.last in spans:
             return [opening, frames.Done(run=run, status=state.status, code=state.code)]
         self.follow_run(key, run, state.first or session.next)
-        return [opening] if state.first in given else []
+        return [opening] if state.first in spans else []
 
     def due(self, key: SessionKey, last: int) -> range:
         """Returns the events to read next, up to `last`, the newest."""
-        followed = self._followed.get(key, _UNFOLLOWED)
-        return followed.given.gap(followed.next, last + 1) if followed.is_followed else range(0)
+        entry = self._entries.get(key, _UNFOLLOWED)
+        return entry.spans.gap(entry.next, last + 1) if entry.is_followed else range(0)
 
     def take(self, key: SessionKey, event: LogEvent) -> bool:
         """Returns True if this event, which is the next in the log, must be sent. It then counts as sent."""
-        followed = self._followed[key]
-        followed.next = event.number + 1
-        after = followed.after
-        asked = event.run in followed.runs or (after is not None and event.number > after)
-        wanted = asked and event.number not in followed.given
-        if wanted:
-            followed.given.add(event.number, event.number + 1)
+        entry = self._entries[key]
+        entry.next = event.number + 1
+        after = entry.after
+        is_due = event.run in entry.runs or (after is not None and event.number > after)
+        is_new = is_due and event.number not in entry.spans
+        if is_new:
+            entry.spans.add(event.number, event.number + 1)
         if event.final:
-            followed.runs.discard(event.run)
-        return wanted
+            entry.runs.discard(event.run)
+        return is_new
 
     def take_lines(self, key: SessionKey, due: range, data: bytes) -> tuple[bytes, int]:
         """Returns the bytes to send of whole lines of the log from `due.start` on, and the number of finished
         bytes. Lines that are no events are skipped."""
-        heads, followed = lines.HEAD.findall(data), self._followed[key]
-        if followed.wants_all(due, heads) and len(heads) == data.count(b"\n"):
-            followed.next = int(heads[-1][1]) + 1
-            followed.given.add(due.start, followed.next)
-            followed.runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
+        heads, entry = lines.HEAD.findall(data), self._entries[key]
+        if entry.wants_all(due, heads) and len(heads) == data.count(b"\n"):
+            entry.next = int(heads[-1][1]) + 1
+            entry.spans.add(due.start, entry.next)
+            entry.runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
             return data, len(data)
-        sent, done = [], 0
+        parts, done = [], 0
         for line in data.splitlines(keepends=True):
             head = lines.HEAD.match(line)
             if head and int(head[2]) >= due.stop:
@@ -214,34 +214,34 @@ class Subscriptions:
             if head and int(head[2]) >= due.start:
                 event = LogEvent(int(head[2]), head[3].decode(), head[1] == b"done", line)
                 if self.take(key, event):
-                    sent.append(line)
-        return b"".join(sent), done
+                    parts.append(line)
+        return b"".join(parts), done
 
     def follows(self, key: SessionKey) -> bool:
-        return self._followed.get(key, _UNFOLLOWED).is_followed
+        return self._entries.get(key, _UNFOLLOWED).is_followed
 
     def hears(self, key: SessionKey, run: str) -> bool:
         """Returns True if this connection receives the events of that run."""
-        followed = self._followed.get(key, _UNFOLLOWED)
-        return followed.after is not None or run in followed.runs
+        entry = self._entries.get(key, _UNFOLLOWED)
+        return entry.after is not None or run in entry.runs
 
     @property
     def awaits_runs(self) -> bool:
         """Returns True if a run that this connection follows is not over."""
-        return any(followed.runs for followed in self._followed.values())
+        return any(entry.runs for entry in self._entries.values())
 
     def abandon(self, key: SessionKey) -> list[str]:
         """Returns the followed runs, and stops following them, as the log has lost them."""
-        followed = self._followed.get(key, _UNFOLLOWED)
-        runs = sorted(followed.runs)
-        followed.runs.clear()
+        entry = self._entries.get(key, _UNFOLLOWED)
+        runs = sorted(entry.runs)
+        entry.runs.clear()
         return runs
 
     def forget(self, key: SessionKey) -> None:
         """Forget a session that was deleted. A later session of the same name starts with no events."""
-        self._followed.pop(key, None)
+        self._entries.pop(key, None)
 
     def _of(self, key: SessionKey) -> _Followed:
-        if key not in self._followed and len(self._followed) >= MAX_FOLLOWED:
+        if key not in self._entries and len(self._entries) >= MAX_FOLLOWED:
             raise Fault("EAGAIN", f"this connection follows {MAX_FOLLOWED} sessions; open another one")
-        return self._followed.setdefault(key, _Followed())
+        return self._entries.setdefault(key, _Followed())

@@ -129,7 +129,7 @@ class _Named(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_named = msgspec.json.Decoder(_Named)
+_id_decoder = msgspec.json.Decoder(_Named)
 _CHOICES = {"scope": get_args(Scope), "decision": get_args(Decision)}
 
 
@@ -164,8 +164,8 @@ def said(value: Input) -> list[frames.Text]:
     shape = _converted(value, _Object)
     content = shape.content
     if shape.messages:
-        spoken = [turn for turn in shape.messages if turn.role == "user"] or shape.messages
-        content = spoken[-1].content
+        turns = [turn for turn in shape.messages if turn.role == "user"] or shape.messages
+        content = turns[-1].content
     if isinstance(content, str):
         return [frames.Text(content)]
     return [frames.Text(part.text) for part in content or [] if part.type == "text"]
@@ -203,8 +203,8 @@ def _check_id(field: str, value: str) -> None:
 
 
 def _check_session(field: str, value: str) -> None:
-    if broken := names.fault_of_session(value):
-        raise Fault("EINVAL", f"{field}: the name {jsontext.shown(value)} {broken}")
+    if fault := names.fault_of_session(value):
+        raise Fault("EINVAL", f"{field}: the name {jsontext.shown(value)} {fault}")
 
 
 def _check_cwd(field: str, value: str) -> None:
@@ -223,8 +223,10 @@ def _check_input(field: str, value: Input) -> None:
         raise Fault("EINVAL", f"{field}: expected a string, or an object with messages or content")
     shape: _Object = _converted(value, _Object, field)
     content = shape.content or []
-    kept = content.strip() if isinstance(content, str) else [p for p in content if p.type != "text" or p.text]
-    if not shape.messages and not kept:
+    parts = (
+        content.strip() if isinstance(content, str) else [p for p in content if p.type != "text" or p.text]
+    )
+    if not shape.messages and not parts:
         raise _empty(field)
 
 
@@ -258,7 +260,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
 def _id_in(line: bytes) -> str | None:
     """Returns the `id` of a refused request, or None if it cannot be read."""
     try:
-        found = _named.decode(line).id
+        found = _id_decoder.decode(line).id
     except UNREADABLE:
         return None
     return found if isinstance(found, str) and len(found) <= MAX_ID else None

@@ -120,7 +120,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     leaps: list[tuple[int, int]]
 
 
-_kepts = msgspec.msgpack.Decoder(_Kept)
+_state_decoder = msgspec.msgpack.Decoder(_Kept)
 _heads = msgspec.json.Decoder(Head)
 _text = msgspec.json.Encoder()
 # Deltas are most lines of a log. They change only the number of the next event.
@@ -198,13 +198,13 @@ class Session:
         leaps = [(leap.start, leap.stop) for leap in self._leaps]
         return msgspec.msgpack.encode(_Kept(self.first, self.last, self.cwd, self.runs, leaps))
 
-    def restore(self, kept: bytes) -> None:
-        """Take over the values of `kept`, in place of a replay up to there."""
-        known = _kepts.decode(kept)
-        self.first, self.last, self.next, self.cwd = known.first, known.last, known.last + 1, known.cwd
-        self.runs = known.runs
-        self._sends = {run.request: id_ for id_, run in known.runs.items() if run.request is not None}
-        self._leaps = [range(*leap) for leap in known.leaps]
+    def restore(self, data: bytes) -> None:
+        """Take over the values of `data`, in place of a replay up to there."""
+        state = _state_decoder.decode(data)
+        self.first, self.last, self.next, self.cwd = state.first, state.last, state.last + 1, state.cwd
+        self.runs = state.runs
+        self._sends = {run.request: id_ for id_, run in state.runs.items() if run.request is not None}
+        self._leaps = [range(*leap) for leap in state.leaps]
 
     def _leave_gap(self, number: int) -> None:
         if self.last and number > self.last + 1:
@@ -246,8 +246,8 @@ class Session:
     def recover(self) -> list[LogEvent]:
         """End the runs that were active when the log stopped. Called after the replay of a log."""
         reason = Fault("EIO", "the daemon stopped during this run; send the message again under another id")
-        left = [id_ for id_, run in self.runs.items() if run.state != "over"]
-        return [event for id_ in left for event in self._end(id_, reason)]
+        ids = [id_ for id_, run in self.runs.items() if run.state != "over"]
+        return [event for id_ in ids for event in self._end(id_, reason)]
 
     def send(self, request: Send, run: str) -> tuple[str, list[LogEvent]]:
         """Accept a message as `run`, which begins when it is its turn, or return the run of a retry."""
@@ -268,13 +268,13 @@ class Session:
         self._waiting.append(AcceptedMessage(run, request))
         return run, self._next()
 
-    def emit(self, run: str, *said: frames.Frame) -> list[LogEvent]:
+    def emit(self, run: str, *output: frames.Frame) -> list[LogEvent]:
         """Log the output of the active run. A text over 1 MiB becomes several events."""
         is_active = self.active is not None and self.active.run == run
-        for frame in said:
+        for frame in output:
             if not is_active or not isinstance(frame, _OUTPUT):
                 raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
-        return self._append(run, *said)
+        return self._append(run, *output)
 
     def emit_deltas(self, run: str, texts: Sequence[str]) -> list[bytes]:
         """Returns the lines of many SHORT deltas, as `emit` would. Fast models send almost only deltas."""
@@ -313,21 +313,21 @@ class Session:
 
     def approve(self, run: str, call: str) -> None:
         """Note the decision about that call. Raises ENOENT if it needs none, or EALREADY for a second one."""
-        asked = self._unfinished(run).asked
-        if call not in asked:
+        approvals = self._unfinished(run).asked
+        if call not in approvals:
             raise Fault("ENOENT", f"call: the run asks for no approval of {shown(call)}")
-        if asked[call]:
+        if approvals[call]:
             raise Fault("EALREADY", f"call: {shown(call)} was decided already")
-        asked[call] = True
+        approvals[call] = True
 
     def answer(self, run: str, question: str) -> None:
         """Note the answer to that question, with the same faults."""
-        asked = self._unfinished(run).questions
-        if question not in asked:
+        questions = self._unfinished(run).questions
+        if question not in questions:
             raise Fault("ENOENT", f"question: the run has no question {shown(question)}")
-        if asked[question]:
+        if questions[question]:
             raise Fault("EALREADY", f"question: {shown(question)} was answered already")
-        asked[question] = True
+        questions[question] = True
 
     def _unfinished(self, run: str) -> SessionRun:
         state = self.runs.get(run)
@@ -351,16 +351,16 @@ class Session:
         return self._append(run, start, user)
 
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
-        code, told, state = fault.code if fault else None, [], self.runs[run]
+        code, events, state = fault.code if fault else None, [], self.runs[run]
         status = frames.ENDS.get(code, "error")
         if fault and status == "error" and state.state == "active":  # in "failed", only the done is missing
             message = clipped(fault.message)
-            told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
-        return told + self._append(run, frames.Done(status=status, code=code))
+            events = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
+        return events + self._append(run, frames.Done(status=status, code=code))
 
-    def _append(self, run: str, *said: frames.Frame) -> list[LogEvent]:
+    def _append(self, run: str, *output: frames.Frame) -> list[LogEvent]:
         """Make lines of frames, and apply them to the state as when a log is read."""
-        return [self.replay(line) for line in lines.events(said, run, self.next)]
+        return [self.replay(line) for line in lines.events(output, run, self.next)]
 
 
 def _canonical(value: requests.Input) -> bytes:
