@@ -37,7 +37,7 @@ class Aliases:
         alias = self._by_folder.get(folder, {}).get(name)
         return alias.inode if alias else None
 
-    def shown(self, folder: int) -> Iterator[tuple[str, int]]:
+    def visible(self, folder: int) -> Iterator[tuple[str, int]]:
         for name, alias in self._by_folder.get(folder, {}).items():
             if self._lookup(folder, name) == alias.inode:  # an object of that name hides it
                 yield name, alias.inode
@@ -63,12 +63,12 @@ class Aliases:
         if self.owner(folder) is None:
             raise Fault("EROFS", "aliases are possible only in model/, agent/ and tool/, also of home/<uid>")
         places.check_alias(name, target)
-        here = self._by_folder.get(folder, {})
-        if name not in here and self._lookup(folder, name) is not None:
+        aliases = self._by_folder.get(folder, {})
+        if name not in aliases and self._lookup(folder, name) is not None:
             raise Fault("EEXIST", f"{name} is the name of an object, which an alias may not hide")
-        if name not in here and len(here) >= places.MAX_ALIASES:
+        if name not in aliases and len(aliases) >= places.MAX_ALIASES:
             raise Fault("ENOSPC", f"this folder has {places.MAX_ALIASES} aliases; remove some")
-        if name not in here and sum(map(len, self._by_folder.values())) >= places.MAX_ALIASES_IN_TREE:
+        if name not in aliases and sum(map(len, self._by_folder.values())) >= places.MAX_ALIASES_IN_TREE:
             raise Fault("ENOSPC", f"the mount has {places.MAX_ALIASES_IN_TREE} aliases; remove some")
 
     def add(self, folder: int, name: str, target: bytes, now: int) -> int:
@@ -88,8 +88,8 @@ class Aliases:
 
     def move(self, alias: Alias, folder: int, name: str, now: int) -> None:
         """Move an alias. It keeps its inode, as the kernel keeps its entry."""
-        if replaced := self._by_folder.get(folder, {}).get(name):
-            self.remove(replaced, now)
+        if former := self._by_folder.get(folder, {}).get(name):
+            self.remove(former, now)
         self.remove(alias, now)
         owner = self.owner(folder) or self._owner
         self._put(Alias(alias.inode, folder, name, alias.target, owner, alias.mtime), now)

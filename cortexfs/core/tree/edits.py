@@ -45,7 +45,7 @@ def resized(data: bytearray, size: int, limit: int) -> None:
 class Edit:
     def __init__(self, value: bytes, judge: Judge, *, truncated: bool, appending: bool) -> None:
         self._data = bytearray() if truncated else bytearray(value)
-        self._shown = value
+        self._value = value
         self._judge = judge
         self._truncated = truncated
         self._appending = appending
@@ -56,7 +56,7 @@ class Edit:
 
     def read(self, offset: int, size: int) -> bytes:
         """Returns the bytes that this open has written, or else the value at the time of the open."""
-        data = self._data if self.written or self._truncated else self._shown
+        data = self._data if self.written or self._truncated else self._value
         return bytes(data[offset : offset + size])
 
     def write(self, offset: int, patch: bytes) -> int:
@@ -109,7 +109,7 @@ class Edit:
             raise
         self.written = False
         self._truncated = False
-        self._shown = value
+        self._value = value
         return value
 
     def put_back(self) -> None:
@@ -139,8 +139,8 @@ PATTERNS = (
 
 
 def is_temporary(name: str, controls: tuple[str, ...]) -> bool:
-    either = "(" + "|".join(map(re.escape, controls)) + ")"
-    return any(re.fullmatch(pattern.format(*[either] * 2), name, re.ASCII) for pattern in PATTERNS)
+    choice = "(" + "|".join(map(re.escape, controls)) + ")"
+    return any(re.fullmatch(pattern.format(*[choice] * 2), name, re.ASCII) for pattern in PATTERNS)
 
 
 class Temporary(msgspec.Struct, eq=False, gc=False):
@@ -182,13 +182,15 @@ class Temporaries:
         return [(name, temporary.inode) for name, temporary in self._folders.get(folder, {}).items()]
 
     def check_room(self, folder: int, home: int | None = None) -> None:
-        here = len(self._folders.get(folder, {}))
-        if here >= MAX_IN_FOLDER or (home is None and self._of_owner() >= MAX_IN_TREE):
-            raise Fault("ENOSPC", f"too many temporary files in .d/ folders, {here} in this one; remove some")
+        count = len(self._folders.get(folder, {}))
+        if count >= MAX_IN_FOLDER or (home is None and self._of_owner() >= MAX_IN_TREE):
+            raise Fault(
+                "ENOSPC", f"too many temporary files in .d/ folders, {count} in this one; remove some"
+            )
 
     def _of_owner(self) -> int:
         """Returns the number of files outside homes. Files in homes must not take the owner's share."""
-        return sum(len(some) for some in self._folders.values() if next(iter(some.values())).home is None)
+        return sum(len(files) for files in self._folders.values() if next(iter(files.values())).home is None)
 
     def check_share(self, home: int) -> None:
         """Raises ENOSPC if a user may have no more temporary files."""
@@ -215,9 +217,9 @@ class Temporaries:
         temporary.linked = False
 
     def _take(self, temporary: Temporary) -> None:
-        here = self._folders[temporary.folder]
-        del here[temporary.name]
-        if not here:
+        files = self._folders[temporary.folder]
+        del files[temporary.name]
+        if not files:
             del self._folders[temporary.folder]
 
     def remove_all(self, folder: int) -> None:
@@ -227,8 +229,8 @@ class Temporaries:
 
     def rename(self, temporary: Temporary, name: str) -> None:
         """Rename a file. Another file of that name loses the name."""
-        if replaced := self.find(temporary.folder, name):
-            self.remove(replaced)
+        if former := self.find(temporary.folder, name):
+            self.remove(former)
         self._take(temporary)
         temporary.name = name
         self._put(temporary)

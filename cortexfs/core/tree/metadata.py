@@ -89,9 +89,9 @@ _SENTENCE = re.compile(r"(.*?[.!?])(?: (.*)|$)", re.DOTALL)
 def row(object_: Object) -> str:
     """Returns a line of `.allowed`: path, status, origin, first sentence of the description, and its rest. No
     field holds a character that moves a cursor, or ends a field or a line."""
-    said = _line(object_.description)
-    found = _SENTENCE.match(said)
-    parts = (found[1], found[2] or "") if found else (said, "")
+    text = _line(object_.description)
+    found = _SENTENCE.match(text)
+    parts = (found[1], found[2] or "") if found else (text, "")
     return "\t".join(map(within, (object_.path, _line(object_.status), object_.origin, *parts))) + "\n"
 
 
@@ -105,5 +105,8 @@ class _Facts(msgspec.Struct):
 
 
 def facts(objects: Iterable[Object]) -> bytes:
-    rows = (_Facts(one.path, _line(one.status), one.origin, _line(one.description)) for one in objects)
+    rows = (
+        _Facts(object_.path, _line(object_.status), object_.origin, _line(object_.description))
+        for object_ in objects
+    )
     return msgspec.json.Encoder().encode_lines(rows)

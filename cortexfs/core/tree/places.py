@@ -149,9 +149,9 @@ def control_slot(class_: str, name: str) -> int | None:
 def leaf_and_slot(name: str) -> tuple[str, int]:
     """Returns object and slot of a name: `fs.read.d` is the folder of fs.read. No object's name ends in such
     a suffix (abi.md 2.1)."""
-    for wanted in (FOLDER, SOCKET):
-        if name.endswith(SUFFIXES[wanted]):
-            return name.removesuffix(SUFFIXES[wanted]), wanted
+    for each in (FOLDER, SOCKET):
+        if name.endswith(SUFFIXES[each]):
+            return name.removesuffix(SUFFIXES[each]), each
     return name, EXECUTABLE
 
 

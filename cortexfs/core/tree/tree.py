@@ -136,19 +136,19 @@ class Tree:
         return self.nodes.provider_inode(beginning(home) + name) if is_there else None
 
     def _of_object(self, class_: str, prefix: str, name: str) -> int | None:
-        leaf, wanted = places.leaf_and_slot(name)
+        leaf, slot_number = places.leaf_and_slot(name)
         object_ = self.registry.objects.get((class_, prefix + leaf))
-        if object_ is None or (wanted == SOCKET and not places.has_socket(object_)):
+        if object_ is None or (slot_number == SOCKET and not places.has_socket(object_)):
             return None
-        return self.nodes.object_inode(object_.key) | wanted
+        return self.nodes.object_inode(object_.key) | slot_number
 
     def _in_control_folder(self, key: Key, folder: int, name: str) -> int | None:
         object_ = self.registry.objects.get(key)
         if object_ is None:
             return None
-        wanted = places.control_slot(key[0], name)
-        if wanted is not None and controls.has(object_, name):
-            return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | wanted
+        slot_number = places.control_slot(key[0], name)
+        if slot_number is not None and controls.has(object_, name):
+            return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | slot_number
         temporary = self.temporaries.find(folder, name)
         return temporary.inode if temporary else None
 
@@ -170,7 +170,7 @@ class Tree:
         elif isinstance(node, OfObject) and node.key in self.registry.objects:
             yield from self._controls_in(node.key)
             yield from self.temporaries.names(folder)
-        yield from self.aliases.shown(folder)
+        yield from self.aliases.visible(folder)
 
     def _objects_in(self, class_: str, home: int | None) -> Iterator[tuple[str, int]]:
         if class_ == "model":
@@ -227,11 +227,11 @@ class Tree:
         keep = Keep.NOTHING if own else Keep.ALWAYS
         uid, gid = self.nodes.owner_of(object_.home) if object_.home is not None else self.owner
         registered = int(object_.registered * 1e9)
-        changed = self._mtimes.get(places.base(inode), registered)
+        base_mtime = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)
         kind = slot(inode)
         if kind == places.EXECUTABLE:
-            return Attributes(places.PROGRAM_MODE, uid, gid, len(self.executable(object_)), changed, keep)
+            return Attributes(places.PROGRAM_MODE, uid, gid, len(self.executable(object_)), base_mtime, keep)
         if kind == FOLDER:  # in a home, it may become a folder of sessions alone
             return Attributes(places.FOLDER_MODE, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
         if kind == SOCKET:
@@ -244,7 +244,7 @@ class Tree:
             return None
         size = len(self.value(object_, control))
         if control.check is None:
-            return Attributes(places.READ_ONLY_MODE, uid, gid, size, changed, Keep.ALWAYS)
+            return Attributes(places.READ_ONLY_MODE, uid, gid, size, base_mtime, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
         mtime = written.mtime if written else mtime
         return Attributes(places.WRITABLE_MODE, uid, gid, size, mtime, Keep.NOTHING)
@@ -292,11 +292,11 @@ class Tree:
         """Take over another registry. Returns only entries and inodes that the kernel may have seen."""
         changes = diff(self.registry, registry)
         stale = places.Stale([], [])
-        moved = set()
+        folders = set()
         for key in changes.added + changes.removed:
             folder, leaf = self.nodes.place(key)
             stale.entries.extend((folder, leaf + suffix) for suffix in SUFFIXES.values())
-            moved.add(folder)
+            folders.add(folder)
         for key in changes.removed + changes.changed:
             self._outdate(key, stale)
         for key in changes.removed:
@@ -314,11 +314,11 @@ class Tree:
             self._mtimes[self.nodes.object_inode(key)] = now
         if providers := {*self.registry.within("")} ^ {*registry.within("")}:
             stale.entries.extend((places.MODEL, name) for name in sorted(providers))
-            moved.add(places.MODEL)
-        self._mtimes |= dict.fromkeys(moved, now)
-        for gone in [folder for folder in moved if folder not in FIXED and not self.nodes.find(folder)]:
-            del self._mtimes[gone]  # the folder of a provider in a home
-        stale.inodes.extend(sorted(moved))
+            folders.add(places.MODEL)
+        self._mtimes |= dict.fromkeys(folders, now)
+        for lost in [folder for folder in folders if folder not in FIXED and not self.nodes.find(folder)]:
+            del self._mtimes[lost]  # the folder of a provider in a home
+        stale.inodes.extend(sorted(folders))
         self.registry = registry
         return stale
 
@@ -348,8 +348,8 @@ class Tree:
     def add_temporary(self, folder: int, name: str, owner: tuple[int, int], mode: int, now: int) -> Temporary:
         """Add a temporary file. Another temporary file of that name loses the name."""
         self.check_temporary(folder, name)
-        if replaced := self.temporaries.find(folder, name):
-            self.temporaries.remove(replaced)
+        if former := self.temporaries.find(folder, name):
+            self.temporaries.remove(former)
         object_ = self.owner_object(folder)
         home = object_.home if object_ else None
         if home is not None:

@@ -27,7 +27,7 @@ class Values:
     def __init__(self) -> None:
         self.of: dict[Key, dict[str, Written]] = {}
         self._incarnations: dict[tuple[Key, str], int] = {}
-        self._begun: dict[Key, int] = {}  # the first incarnation for objects that users make and remove
+        self._first: dict[Key, int] = {}  # the first incarnation for objects that users make and remove
         self._beginnings = itertools.count(1)
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
@@ -45,7 +45,7 @@ class Values:
         return written is not None and written.absent
 
     def incarnation(self, key: Key, name: str) -> int:
-        return self._incarnations.get((key, name), self._begun.get(key, 0))
+        return self._incarnations.get((key, name), self._first.get(key, 0))
 
     def put(self, key: Key, name: str, data: bytes, now: int) -> None:
         self.of.setdefault(key, {})[name] = Written(data, now)
@@ -73,17 +73,17 @@ class Values:
     def drop(self, key: Key, names: Iterable[str]) -> None:
         """Forget an object that is gone, with all its controls. A later object of its name has no values."""
         self.of.pop(key, None)
-        begun = self._begun.pop(key, 0)
+        first = self._first.pop(key, 0)
         for name in names:
-            if begun:
+            if first:
                 self._incarnations.pop((key, name), None)
             else:
                 self._incarnations[key, name] = self.incarnation(key, name) + 1
 
     def begin(self, key: Key) -> None:
         """Note that a user has made this object. If it is removed, no incarnations of it are kept."""
-        self._begun[key] = next(self._beginnings) << 32  # above all earlier incarnations
+        self._first[key] = next(self._beginnings) << 32  # above all earlier incarnations
 
     def size(self, key: Key) -> int:
         """Returns how many bytes the written values of an object take."""
-        return sum(len(one.data or b"") for one in self.of.get(key, {}).values())
+        return sum(len(each.data or b"") for each in self.of.get(key, {}).values())
