@@ -80,9 +80,9 @@ def exit_status(code: str) -> int:
 
 
 @contextlib.contextmanager
-def os_faults(what: str) -> Iterator[None]:
-    """Raises a Fault for an OSError: `what`, as in "the file cannot be read", and the system's message."""
+def os_faults(text: str) -> Iterator[None]:
+    """Raises a Fault for an OSError: `text`, as in "the file cannot be read", and the system's message."""
     try:
         yield
     except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{what}: {problem.strerror}") from None
+        raise Fault(code_of(problem.errno), f"{text}: {problem.strerror}") from None

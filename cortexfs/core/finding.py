@@ -45,8 +45,8 @@ def rows(text: str) -> list[AllowedRow]:
 
 def words_of(text: str) -> list[str]:
     """Returns the words of a question. Words of one or two letters count only if there are no longer ones."""
-    said = dict.fromkeys(map(_stem, _WORD.findall(text.lower())))
-    return ([word for word in said if len(word) > 2] or list(said))[:MAX_WORDS]
+    words = dict.fromkeys(map(_stem, _WORD.findall(text.lower())))
+    return ([word for word in words if len(word) > 2] or list(words))[:MAX_WORDS]
 
 
 def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
@@ -86,10 +86,10 @@ def _points(word: str, row: AllowedRow) -> int:
         return BEGINS_NAME
     if word in name:
         return PART_OF_NAME
-    said = _WORD.findall(row.description.lower())
-    if word in said:
+    words = _WORD.findall(row.description.lower())
+    if word in words:
         return IN_TEXT
-    return BEGINS_TEXT if any(one.startswith(word) for one in said) else 0
+    return BEGINS_TEXT if any(each.startswith(word) for each in words) else 0
 
 
 def _stem(word: str) -> str:

@@ -29,11 +29,11 @@ class FormField(NamedTuple):
     @property
     def listing(self) -> list[str]:
         """Returns a line for each choice."""
-        said = enumerate(self.choices, 1)
-        named = (
-            (number, title, f" ({one_line(value)})" * (title != value)) for number, (value, title) in said
+        choices = enumerate(self.choices, 1)
+        rows = (
+            (number, title, f" ({one_line(value)})" * (title != value)) for number, (value, title) in choices
         )
-        return [f"  {number} {title}{value}" for number, title, value in named]
+        return [f"  {number} {title}{value}" for number, title, value in rows]
 
     @property
     def prompt(self) -> str:
@@ -52,12 +52,12 @@ class FormField(NamedTuple):
 
 
 def fields(schema: Mapping[str, Any]) -> list[FormField]:
-    asked = schema.get("properties")
-    if not isinstance(asked, dict) or len(asked) > MAX_FIELDS:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or len(properties) > MAX_FIELDS:
         raise Fault("EINVAL", f"the server's question has no form, or one with over {MAX_FIELDS} fields")
     required = schema.get("required")
     needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    return [_field(str(name), one, name in needed) for name, one in asked.items()]
+    return [_field(str(name), property_, name in needed) for name, property_ in properties.items()]
 
 
 def defaults(form: list[FormField]) -> dict[str, Any]:
@@ -70,40 +70,40 @@ def filled(form: list[FormField], ask: Callable[[FormField], Any]) -> dict[str, 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _field(name: str, said: Any, required: bool) -> FormField:
-    if not isinstance(said, dict):
+def _field(name: str, schema: Any, required: bool) -> FormField:
+    if not isinstance(schema, dict):
         raise Fault("EINVAL", f"the field {name!r} of the server's form is not an object")
-    label = one_line(str(said.get("title") or said.get("description") or name))[:MAX_LABEL]
-    kind, choices = str(said.get("type")), _choices(said)
+    label = one_line(str(schema.get("title") or schema.get("description") or name))[:MAX_LABEL]
+    kind, choices = str(schema.get("type")), _choices(schema)
     if kind == "array":
-        items = said.get("items")
+        items = schema.get("items")
         kind, choices = "choices", _choices(items if isinstance(items, dict) else {})
     elif choices:
         kind = "choice"
     if kind not in _READERS or (kind == "choices" and not choices):
         raise Fault("EINVAL", f"the field {name!r} of the server's form has the unknown type {kind}")
-    return FormField(name, label, kind, required, said.get("default"), choices)
+    return FormField(name, label, kind, required, schema.get("default"), choices)
 
 
-def _choices(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    titled = said.get("oneOf") or said.get("anyOf")
-    if isinstance(titled, list):
-        pairs = [(one.get("const"), one.get("title")) for one in titled if isinstance(one, dict)]
+def _choices(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    options = schema.get("oneOf") or schema.get("anyOf")
+    if isinstance(options, list):
+        pairs = [(option.get("const"), option.get("title")) for option in options if isinstance(option, dict)]
     else:
-        values = said.get("enum")
-        titles = said.get("enumNames")
+        values = schema.get("enum")
+        titles = schema.get("enumNames")
         values = values if isinstance(values, list) else []
-        named = isinstance(titles, list) and len(titles) == len(values)
-        pairs = [*zip(values, titles if named else values, strict=True)]  # type: ignore[arg-type]
+        has_titles = isinstance(titles, list) and len(titles) == len(values)
+        pairs = [*zip(values, titles if has_titles else values, strict=True)]  # type: ignore[arg-type]
     return tuple((str(value), one_line(str(title or value))[:MAX_LABEL]) for value, title in pairs)
 
 
 def _number(field: FormField, text: str) -> float:
-    make, what = (int, "a whole number") if field.kind == "integer" else (float, "a number")
+    make, expected = (int, "a whole number") if field.kind == "integer" else (float, "a number")
     try:
         return make(text)
     except ValueError:
-        raise Fault("EINVAL", f"{field.name} must be {what}, not {text!r}") from None
+        raise Fault("EINVAL", f"{field.name} must be {expected}, not {text!r}") from None
 
 
 def _boolean(field: FormField, text: str) -> bool:

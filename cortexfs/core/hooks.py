@@ -145,12 +145,12 @@ def refusal(plugin: str, abort: Abort) -> Fault:
     return Fault("EPERM", f"the plugin {plugin} does not allow it: {why}")
 
 
-def note(plugin: str, tool: str, call: str, **changed: Any) -> Observer:
+def note(plugin: str, tool: str, call: str, **changes: Any) -> Observer:
     """Returns the note that reports a plugin's change to the reader of the run."""
     about = {"plugin": plugin, "tool": tool} | ({"call": call} if call else {})
-    content = msgspec.json.encode(about | changed)
+    content = msgspec.json.encode(about | changes)
     if len(content) > MAX_NOTED:
-        content = msgspec.json.encode(about | {"changed": list(changed)})
+        content = msgspec.json.encode(about | {"changed": list(changes)})
     return Observer(source="middleware", content=content.decode())
 
 
@@ -196,8 +196,8 @@ def event(type_: str, **payload: Any) -> bytes:
     """Returns an event as plugins receive it: {"type": ..., and its members}. Raises EINVAL for no event."""
     members = EVENTS.get(type_)
     if members is None or payload.keys() != members.keys():
-        wanted = ", ".join(members or EVENTS)
-        raise Fault("EINVAL", f"the event {type_} of {', '.join(payload)} is not one of {wanted}")
+        expected = ", ".join(members or EVENTS)
+        raise Fault("EINVAL", f"the event {type_} of {', '.join(payload)} is not one of {expected}")
     for key, word in members.items():
         if not _fits(payload[key], word):
             raise Fault("EINVAL", f"{type_}.{key}: expected {word}, got {jsontext.shown(payload[key])}")

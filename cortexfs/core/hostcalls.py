@@ -225,8 +225,8 @@ def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
     of the process: it must not change under its threads (getenv(3)). So other variables need another host."""
     if not environment:
         return identity
-    said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
-    return msgspec.structs.replace(identity, variables=_digest(said))
+    data = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
+    return msgspec.structs.replace(identity, variables=_digest(data))
 
 
 def is_enclosed(plugin: Plugin, identity: Identity) -> bool:

@@ -35,7 +35,7 @@ _Way: TypeAlias = "tuple[_Way, str | int] | None"
 
 _ANY: Mapping[str, Iterable[str]] = MappingProxyType({})
 LONGEST_NAME = 100  # a longer name is compared with no others: difflib's cost is quadratic
-_SHOWN = 60  # characters of a value that a message quotes
+_MAX_QUOTE = 60  # characters of a value that a message quotes
 _SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
 
 _WORDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
@@ -47,7 +47,7 @@ def type_name(value: object) -> str:
     return "null" if value is None else _TYPES.get(type(value), type(value).__name__)
 
 
-def shown(value: object, limit: int = _SHOWN) -> str:
+def shown(value: object, limit: int = _MAX_QUOTE) -> str:
     """Returns a value as JSON, short enough for a sentence."""
     try:
         text = msgspec.json.encode(value).decode()

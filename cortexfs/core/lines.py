@@ -76,10 +76,10 @@ def encode(frame: Frame) -> bytes:
     return b"".join(lines)
 
 
-def events(said: Iterable[Frame], run: str, number: int) -> list[bytes]:
+def events(output: Iterable[Frame], run: str, number: int) -> list[bytes]:
     """Returns the lines of frames that become events of a run, numbered from `number` on."""
     found: list[bytes] = []
-    for frame in said:
+    for frame in output:
         rest: Frame | None = frame
         while rest is not None:
             line, rest = _first_line(msgspec.structs.replace(rest, id=str(number + len(found)), run=run))
@@ -95,7 +95,7 @@ def _first_line(frame: Frame) -> tuple[bytes, Frame | None]:
         if len(line) <= MAX_LINE:
             return line, None
     room = MAX_LINE - len(frames.encode(_with(frame, "")))
-    head = _fitting(text, room) if text and room > 0 else ""
+    head = _beginning(text, room) if text and room > 0 else ""
     if text is None or not head:
         raise Fault("EMSGSIZE", f"a {kind(frame)} frame is over {MAX_LINE} bytes and holds no text to split")
     return frames.encode(_with(frame, head)), _with(frame, text[len(head) :])
@@ -122,7 +122,7 @@ def _with(frame: Frame, text: str) -> Frame:
     return frame
 
 
-def _fitting(text: str, room: int) -> str:
+def _beginning(text: str, room: int) -> str:
     """Returns the longest beginning of `text` that takes at most `room` bytes in a JSON string."""
     text = text[:room]
     body = msgspec.json.encode(text)[1:-1]

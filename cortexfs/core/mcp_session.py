@@ -47,7 +47,7 @@ METHODS = {
 }
 NAME_KEY = "cortexfs/object"  # in the _meta of a listed tool: the name of its object
 _MISFIT = "structured content"  # in the SDK's message for an output that breaks its schema
-_SPELT = re.compile(r"([A-Za-z0-9_-]{16,64}):([a-z]*(?:,[a-z]+)*)", re.ASCII)
+_FORM = re.compile(r"([A-Za-z0-9_-]{16,64}):([a-z]*(?:,[a-z]+)*)", re.ASCII)
 
 
 class McpSession(NamedTuple):
@@ -58,11 +58,11 @@ class McpSession(NamedTuple):
         return f"{self.token}:{','.join(sorted(self.can))}"
 
 
-def session_of(spelt: str) -> McpSession | None:
+def session_of(text: str) -> McpSession | None:
     """Returns the session that the value of VARIABLE names, or None for an empty value."""
-    if not spelt:
+    if not text:
         return None
-    if not (found := _SPELT.fullmatch(spelt)):
+    if not (found := _FORM.fullmatch(text)):
         raise Fault("EINVAL", f"{VARIABLE} has a value that ctx mcp serve never sets; unset it")
     return McpSession(found[1], frozenset(found[2].split(",")) & {*QUESTIONS, HANDSHAKE})
 

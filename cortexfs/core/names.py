@@ -34,8 +34,8 @@ def fault_of(name: str) -> str | None:
 
 def check(name: str, fault: Callable[[str], str | None] = fault_of) -> str:
     """Returns `name`. Raises EINVAL with the rule that it breaks."""
-    if broken := fault(name):
-        raise Fault("EINVAL", f"the name {name!r} {broken}")
+    if reason := fault(name):
+        raise Fault("EINVAL", f"the name {name!r} {reason}")
     return name
 
 

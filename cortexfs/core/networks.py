@@ -88,13 +88,13 @@ def is_loopback(host: str | None) -> bool:
 def closed_4(networks: Iterable[Network]) -> list[IPv4Network]:
     """Returns the ranges of IPv4 that are not public, except these networks."""
     closed = [*NOT_PUBLIC_4]
-    for given in networks:
-        if isinstance(given, IPv4Network):
-            closed = [part for each in closed for part in _without(each, given)]
+    for network in networks:
+        if isinstance(network, IPv4Network):
+            closed = [part for each in closed for part in _without(each, network)]
     return closed
 
 
-def _without(network: IPv4Network, given: IPv4Network) -> list[IPv4Network]:
-    if not network.overlaps(given):
+def _without(network: IPv4Network, exempt: IPv4Network) -> list[IPv4Network]:
+    if not network.overlaps(exempt):
         return [network]
-    return [] if network.subnet_of(given) else list(network.address_exclude(given))
+    return [] if network.subnet_of(exempt) else list(network.address_exclude(exempt))

@@ -160,8 +160,8 @@ def diff(old: Registry, new: Registry) -> RegistryChanges:
 
 def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int | None], tuple[str, ...]]:
     homes: dict[tuple[str, int | None], list[str]] = {}
-    for one in objects:
-        homes.setdefault((one.class_, one.home), []).append(one.name)
+    for object_ in objects:
+        homes.setdefault((object_.class_, object_.home), []).append(object_.name)
     return {place: tuple(found) for place, found in homes.items()}
 
 

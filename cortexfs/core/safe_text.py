@@ -47,12 +47,12 @@ def escaped(text: str, write: Callable[[str], str] = _written) -> str:
         return text
     if text.isascii():
         return re.sub(UNSEEN, lambda found: write(found[0]), text)
-    shown, before = [], ""
+    parts, before = [], ""
     for char in text:
         is_seen = char in "\t\n" or _is_seen(char, before)
-        shown.append(char if is_seen else write(char))
+        parts.append(char if is_seen else write(char))
         before = char if is_seen else ""
-    return "".join(shown)
+    return "".join(parts)
 
 
 def _is_plain(text: str) -> bool:
@@ -91,29 +91,29 @@ def quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 # Ends all that a host prints about a call that is over, so that it is not taken for later last words.
 PAST = "\x1e"
 
 
-def last_words(printed: bytes) -> str:
+def last_words(output: bytes) -> str:
     """Returns the end of the sentence that a process has ended: its last output, or nothing if it had none.
 
     The output is cut to whole lines, as many as fit, without those of a traceback.
     """
-    lines = printed[-KEPT_LAST:].decode(errors="replace").strip("\n").split("\n")
-    told, is_cut = "", len(printed) >= KEPT_LAST
+    lines = output[-KEPT_LAST:].decode(errors="replace").strip("\n").split("\n")
+    words, is_cut = "", len(output) >= KEPT_LAST
     for line in reversed(lines[is_cut:] or lines):
         line = re.sub(f"^{_OF_GROUP}", "", line)
-        if _TRACE in line or (told and len(line) + len(told) >= MAX_LAST):
+        if _TRACE in line or (words and len(line) + len(words) >= MAX_LAST):
             break
         if not line[:1].isspace() and any(map(str.isalpha, line)):
-            told = f"{line} {told}"
-    said = one_line(told or "".join(lines[-1:]))
-    return f"; it printed last: {said}" if said else ""
+            words = f"{line} {words}"
+    end = one_line(words or "".join(lines[-1:]))
+    return f"; it printed last: {end}" if end else ""
 
 
 def misfits(errors: Iterable[Mapping[str, Any]]) -> str:

@@ -46,14 +46,14 @@ def table(data: bytes, where: str) -> dict[str, Any]:
         text = data.decode().removeprefix("\ufeff")
         if not _LONG_KEY.search(_STRING_OR_COMMENT.sub(_outlined, text)):
             return tomllib.loads(text)
-        broken = f"nested too deeply: a key has over {_MAX_PARTS} parts"
+        reason = f"nested too deeply: a key has over {_MAX_PARTS} parts"
     except UnicodeDecodeError as problem:
-        broken = f"not UTF-8, from byte {problem.start} on"
+        reason = f"not UTF-8, from byte {problem.start} on"
     except RecursionError:
-        broken = "nested too deeply"
+        reason = "nested too deeply"
     except ValueError as problem:  # also for integers that are too long
-        broken = f"not TOML: {problem}"
-    raise Fault("EINVAL", f"{where}: it is {broken}")
+        reason = f"not TOML: {problem}"
+    raise Fault("EINVAL", f"{where}: it is {reason}")
 
 
 def converted(value: Mapping[str, Any], type_: type[T], where: str, above: str = "") -> T:
@@ -71,18 +71,18 @@ def _sentence(error: str, type_: type[Any], above: str) -> str:
     """Returns msgspec's message in the words of TOML, with the key first and a remedy at the end."""
     text, _, path = error.partition(" - at `$")
     path = path.removesuffix("`").replace("[...]", ".NAME").removeprefix(".")  # [...]: a key of a mapping
-    key, type_there = f"{above}.{path}".strip("."), _type_at(type_, path)
+    key, leaf_type = f"{above}.{path}".strip("."), _type_at(type_, path)
     if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
-        known = type_there.__struct_fields__
+        known = leaf_type.__struct_fields__
         mend = nearest(unknown[1], known) or f"; known are {', '.join(known)}"
         return f"unknown key {f'{key}.{shown(unknown[1])[1:-1]}'.strip('.')}{mend}"
     if missing := re.search(r"missing required field `(.*)`", text):
         return f"missing key {f'{key}.{missing[1]}'.strip('.')}; it is required"
-    is_choice = get_origin(type_there) is Union and not path.endswith("]")  # and no item of a list
-    parts = get_args(type_there) if is_choice else (type_there,)
+    is_choice = get_origin(leaf_type) is Union and not path.endswith("]")  # and no item of a list
+    parts = get_args(leaf_type) if is_choice else (leaf_type,)
     if get_origin(parts[0]) is Literal:
-        other = ", or a list" * (len(parts) > 1)  # the only type that our Unions have beside a Literal
-        return f"{key}: expected one of {', '.join(get_args(parts[0]))}{other}"
+        alternative = ", or a list" * (len(parts) > 1)  # the only type that our Unions have beside a Literal
+        return f"{key}: expected one of {', '.join(get_args(parts[0]))}{alternative}"
     text = text.replace(" | null", "").replace("Expected `float`", "Expected `number`").replace("`", "")
     text = re.sub(r"\b(str|int|bool|object|None)\b", lambda word: _WORDS[word[0]], text)
     return f"{key or 'it'}: {text[:1].lower()}{text[1:]}"
@@ -101,7 +101,9 @@ def _type_at(type_: Any, path: str) -> Any:
         else:
             step = steps.pop(0)
             fields = [] if kind else msgspec.structs.fields(type_)
-            type_ = parts[kind is dict] if kind else next(one.type for one in fields if one.name == step)
+            type_ = (
+                parts[kind is dict] if kind else next(field.type for field in fields if field.name == step)
+            )
 
 
 def written(value: Any) -> str:
