@@ -182,9 +182,9 @@ def load(where: Places) -> Config:
 
 def enabled(config: Config) -> list[str]:
     """Returns the enabled plugins' names, in the order of enabling. Each call reads plugins.json again."""
-    decided = choices(config.directory)
-    listed = [name for name in dict.fromkeys(config.plugins.enabled) if name not in decided]
-    return listed + [name for name, on in decided.items() if on is not False]
+    decisions = choices(config.directory)
+    plugins = [name for name in dict.fromkeys(config.plugins.enabled) if name not in decisions]
+    return plugins + [name for name, on in decisions.items() if on is not False]
 
 
 def consents(config: Config) -> dict[str, Consent]:
@@ -196,8 +196,8 @@ def settings_of(data: bytes, path: Path) -> ConfigFile:
     """Returns the settings of a config.toml's text. Every fault names the file and the key."""
     settings = tomltext.converted(tomltext.table(data, str(path)), ConfigFile, str(path))
     for name in settings.plugins.enabled:
-        if broken := names.fault_of(name):
-            raise Fault("EINVAL", f"{path}: plugins.enabled: the name {name!r} {broken}")
+        if fault := names.fault_of(name):
+            raise Fault("EINVAL", f"{path}: plugins.enabled: the name {name!r} {fault}")
     return settings
 
 
@@ -211,8 +211,8 @@ class _Choices(locked_store.LockedStore[dict[str, Choice]]):
             return msgspec.json.decode(data, type=dict[str, Choice]) if data else {}
         except ValueError as problem:
             forms = f'true, false, "{REPLACE}" or a list of names'
-            told = f"{self.path} is not a table of plugin names to {forms}"
-            raise Fault("EINVAL", f"{told}: {problem}") from None
+            message = f"{self.path} is not a table of plugin names to {forms}"
+            raise Fault("EINVAL", f"{message}: {problem}") from None
 
 
 def choices(directory: Path) -> dict[str, Choice]:
@@ -224,8 +224,8 @@ def choose(directory: Path, name: str, on: Choice | None) -> None:
     """Enable or disable a plugin, durably. A reader sees the old choices or the new ones. None forgets."""
     names.check(name)
 
-    def chosen(decided: dict[str, Choice]) -> dict[str, Choice]:
-        others = {other: choice for other, choice in decided.items() if other != name}
-        return others if on is None else others | {name: on}  # a plugin that is enabled again comes last
+    def chosen(former: dict[str, Choice]) -> dict[str, Choice]:
+        rest = {key: choice for key, choice in former.items() if key != name}
+        return rest if on is None else rest | {name: on}  # a plugin that is enabled again comes last
 
     _Choices(directory / CHOICES, {}).update(chosen)

@@ -110,9 +110,9 @@ class ToolEffect(_Effect):
         dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED,
     ) -> ToolEffect:
         kind = ToolEffectKind(kind)  # the kind may be passed as a str
-        undone = EffectReversibility(reversibility or kind.default_reversibility)
-        asked = EffectConfirmation(confirmation or kind.default_confirmation)
-        return super().__new__(cls, kind, target, undone, asked, DryRunSupport(dry_run))
+        recovery = EffectReversibility(reversibility or kind.default_reversibility)
+        condition = EffectConfirmation(confirmation or kind.default_confirmation)
+        return super().__new__(cls, kind, target, recovery, condition, DryRunSupport(dry_run))
 
     def with_target(self, target: str) -> ToolEffect:
         return self._replace(target=target)

@@ -82,9 +82,9 @@ class FunctionTool(Tool, Generic[_P, _R]):
             arguments = msgspec.convert(input, self._arguments, str_keys=True)
         except msgspec.ValidationError as error:
             # "Expected `int`, got `str` - at `$.n`" becomes "n: expected int, got str".
-            what, _, where = str(error).replace("`", "").partition(" - at ")
-            what = what[0].lower() + what[1:]
-            raise InvalidInput(f"{where.replace('$.', '')}: {what}" if where else what) from None
+            message, _, path = str(error).replace("`", "").partition(" - at ")
+            message = message[0].lower() + message[1:]
+            raise InvalidInput(f"{path.replace('$.', '')}: {message}" if path else message) from None
         call: Callable[..., object] = self.function
         return call(**msgspec.structs.asdict(arguments), **dict.fromkeys(self._runtime, runtime))
 
@@ -112,13 +112,13 @@ def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], l
         if name not in hints:
             raise TypeError(f"the parameter {name} needs a type annotation")
         default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
-        fields.append((name, _described(hints[name]), default))
+        fields.append((name, _msgspec_hint(hints[name]), default))
     runtime = [name for name, hint, _ in fields if hint is ToolRuntime]
     fields = [field for field in fields if field[0] not in runtime]
     return msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True), runtime
 
 
-def _described(hint: Any) -> Any:
+def _msgspec_hint(hint: Any) -> Any:
     """Returns Annotated[T, "a sentence"] in the form that msgspec takes."""
     import msgspec
 

@@ -96,10 +96,10 @@ class ModelRequest(NamedTuple):
             raise InvalidInput(f"the request to the model is not valid: {error}") from None
 
 
-def _message(given: Mapping[str, Any]) -> ModelMessage:
-    fields = dict(given)
-    fields["media"] = tuple(ModelMedia(**each) for each in given.get("media", ()))
-    fields["calls"] = tuple(ToolCall(**each) for each in given.get("calls", ()))
+def _message(message: Mapping[str, Any]) -> ModelMessage:
+    fields = dict(message)
+    fields["media"] = tuple(ModelMedia(**each) for each in message.get("media", ()))
+    fields["calls"] = tuple(ToolCall(**each) for each in message.get("calls", ()))
     return ModelMessage(**fields)
 
 
