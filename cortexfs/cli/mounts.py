@@ -75,10 +75,13 @@ def answering(root_option: str | None, seconds: float | None = None) -> str:
 
 
 def if_answering(root_option: str | None) -> str | None:
-    """Returns the mount that a command means, or None if it does not answer: some need none."""
+    """Returns the mount that a command means, or None if it does not answer: some need none. A mount that
+    --root names has to answer."""
     try:
         return answering(root_option)
     except Fault:
+        if root_option:
+            raise
         return None
 
 

@@ -153,6 +153,16 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
     assert records.named(state) == []
 
 
+def test_a_named_mount_has_to_be_there(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["new", "x"], ["list"], ["rm", "x", "--yes"]):
+        assert main(["--root", str(tmp_path / "none"), "agent", *words]) == 69
+        assert "no CortexFS is mounted at" in capsys.readouterr().err
+    assert not state.exists()
+    assert main(["agent", "new", "x"]) == 0  # CTX_ROOT is no mount either, but was not named for this
+
+
 def test_a_prompt_that_no_control_could_hold_is_refused(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
