@@ -145,9 +145,20 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         known = [str(choice) for choice in action.choices or ()]
-        if value not in known and (mend := nearest(str(value), known)):
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{mend}")
+        if known and str(value) not in known:
+            mend = nearest(str(value), known) or f"; it can be {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{value!r} is unknown{mend}")
         super()._check_value(action, value)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            for kind, wanted in ((int, "a whole number, as 3"), (float, "a number, as 1.5")):
+                if action.type is kind:
+                    mend = f"write {wanted}, in place of {arg_string!r}"
+                    raise argparse.ArgumentError(action, mend) from None
+            raise
 
     def error(self, message: str) -> NoReturn:
         raise Fault("EINVAL", message if message.endswith("?") else f"{message}; see: {self.prog} --help")

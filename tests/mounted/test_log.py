@@ -144,7 +144,7 @@ def test_off_and_on(own: Ctx) -> None:
         (("-n", "-1"), "-n cannot be negative"),
         (("--since", "soon"), "'soon' is no time"),
         (("--since", "9999999d"), "is no time"),
-        (("shwo", "x"), "invalid choice"),
+        (("shwo", "x"), "is unknown"),
     ],
 )
 def test_a_wrong_word_is_a_sentence(own: Ctx, words: tuple[str, ...], why: str) -> None:

@@ -78,6 +78,8 @@ def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
 def schema(text: str) -> dict[str, Any]:
     """Returns the schema of an answer that the text means: JSON, or the concise form of the program llm, as
     "name, age int, bio: in one sentence"."""
+    if any("\ud800" <= char <= "\udfff" for char in text):  # Python's form of other bytes
+        raise Fault("EINVAL", "--schema: it is not UTF-8; write it in UTF-8")
     if not text.lstrip().startswith("{"):
         return _concise(text)
     decoded: dict[str, Any] = jsontext.decode(text, "--schema")

@@ -96,11 +96,26 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["--frob"], "ctx: unrecognized arguments: --frob; see: ctx --help"),
         (["--root"], "ctx: argument --root: expected one argument; see: ctx --help"),
         # abi.md 8.19
-        (["agent", "nwe"], "ctx agent: argument VERB: invalid choice: 'nwe'; did you mean new?"),
+        (["agent", "nwe"], "ctx agent: argument VERB: 'nwe' is unknown; did you mean new?"),
         (
             ["plugin", "trust", "lst"],
-            "ctx plugin: argument action: invalid choice: 'lst'; did you mean list?",
+            "ctx plugin: argument action: 'lst' is unknown; did you mean list?",
         ),
+        (
+            ["ping", "x", "--count", "few"],
+            "ctx ping: argument --count: write a whole number, as 3, in place of 'few'; see: ctx ping --help",
+        ),
+        (
+            ["session", "gc", "--older-than", "old"],
+            "ctx session: argument --older-than: write a number, as 1.5, in place of 'old';"
+            " see: ctx session gc --help",
+        ),
+        (
+            ["completion", "tcsh1"],
+            "ctx completion: argument SHELL: 'tcsh1' is unknown; it can be bash, zsh, fish;"
+            " see: ctx completion --help",
+        ),
+        (["ask", "--schema", "caf\udce9", "x"], "ctx ask: --schema: it is not UTF-8; write it in UTF-8"),
         (["policy"], "ctx policy: the following arguments are required: VERB; see: ctx policy --help"),
     ],
 )

@@ -140,7 +140,7 @@ def test_labels_are_unique_whatever_the_names(root: Path, state: Path) -> None:
         (["x", "--tools", "fs.raed*"], 2, "no tool fits 'fs.raed*'; did you mean fs.read"),
         (["x", "--tools", "a/b"], 2, "agent: the tool name 'a/b' must be one component"),
         (["x", "--model", "a/b/c"], 2, "provider/model"),
-        (["x", "--approval", "never"], 2, "invalid choice"),
+        (["x", "--approval", "never"], 2, "is unknown"),
         (["x", "--system", "/nonexistent/file"], 1, "cannot be read: No such file"),
         (["x", "--description", "a" * (records.MAX_DESCRIPTION + 1)], 2, "the description is over"),
     ],

@@ -63,7 +63,7 @@ def test_arguments_and_options_are_read_as_declared(
         (["ann", "1e400"], "argument <times>: expected a number, got '1e400'"),
         (["ann", "9" * 400], f"argument <times>: expected a number, got '{'9' * 100}...'"),
         (["ann", "--speed=\udcff"], "argument -s/--speed: expected a number, got '\\udcff'"),
-        (["ann", "1", "maybe"], "argument <back>: invalid choice: 'maybe' (choose from true, false)"),
+        (["ann", "1", "maybe"], "argument <back>: 'maybe' is unknown; it can be true, false"),
         (["ann", "--speed"], "argument -s/--speed: expected one argument"),
         (["ann", "--fast"], "unrecognized arguments: --fast"),
         (["ann", "1", "true", "more"], "unrecognized arguments: more"),

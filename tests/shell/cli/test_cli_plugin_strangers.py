@@ -113,8 +113,8 @@ def test_words_of_the_original_are_understood(places: directories.Places, said: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("lst", "invalid choice: 'lst'; did you mean list?"),
-        ("unistall", "invalid choice: 'unistall'; did you mean uninstall"),
+        ("lst", "'lst' is unknown; did you mean list?"),
+        ("unistall", "'unistall' is unknown; did you mean uninstall"),
     ],
 )
 def test_what_is_no_word_names_the_right_one(said: Said, words: str, sentence: str) -> None:

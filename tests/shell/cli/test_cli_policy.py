@@ -221,7 +221,7 @@ def test_the_daemon_of_a_user_serves_no_other(
         ([USER, "/etc/passwd"], 2, "'/etc/passwd' is no object of this mount; see: ctx ls"),
         ([USER, "fs.read", "--user", "root"], 2, "--user goes with an agent alone"),
         ([USER], 2, "the following arguments are required: OBJECT"),
-        (["agent/base", "fs.read", "--mode", "loose"], 2, "invalid choice: 'loose'"),
+        (["agent/base", "fs.read", "--mode", "loose"], 2, "'loose' is unknown; it can be "),
     ],
 )
 def test_a_wrong_question_is_one_sentence(
