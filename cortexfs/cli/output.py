@@ -21,6 +21,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import within
 
 STREAMS = {"stdin": (0, "r"), "stdout": (1, "w"), "stderr": (2, "w")}
+OUTPUTS = ("jsonl", "text")  # the forms of an object's output
 COLOURS = {
     **dict.fromkeys(("ok", "ready", "loaded"), "32"),  # green
     **dict.fromkeys(("warn", "disabled"), "33"),  # yellow
@@ -39,6 +40,14 @@ def prepare() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):  # stderr replaces characters by default
         sys.stdout.reconfigure(errors="replace")
+
+
+def form(option: str | None) -> str:
+    """Returns the form of an object's output that an option or CTX_OUTPUT names; empty if none does."""
+    chosen = option or os.environ.get("CTX_OUTPUT") or ""
+    if chosen and chosen not in OUTPUTS:
+        raise Fault("EINVAL", f"CTX_OUTPUT is {chosen!r}; it can be {' or '.join(OUTPUTS)}")
+    return chosen
 
 
 def say(text: str) -> None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli import mounts, objects, output, parser
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.run import become
 from cortexfs.core import jsontext
@@ -38,9 +37,9 @@ def run(name: str, words: list[str], root_option: str | None) -> int:
     point, command = found(name, root_option)
     options = parser_of(command).parse_args(_marked(words))
     input = json.dumps(dict(_values(command, vars(options))))
-    output = os.environ.get("CTX_OUTPUT") or "text"
+    form = output.form(None) or "text"
     try:
-        become(f"{point}/{objects.RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
+        become(f"{point}/{objects.RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=form)
     except OSError as problem:
         if problem.errno == errno.E2BIG:
             raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None

@@ -13,7 +13,7 @@ import os
 import signal
 from typing import Any, NoReturn
 
-from cortexfs.cli import mounts, objects
+from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.parser import FAIL_ON_DENIED, FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.core.errors import EXIT_FAILED, Fault
 
@@ -30,6 +30,7 @@ _OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of both
 
 def run(options: argparse.Namespace) -> int:
     is_path = options.runnable.startswith(("/", ".", "~"))  # a path names the mount
+    form = output.form(options.output)
     root = "" if is_path else mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
     if is_path and not objects.is_object(path):
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     if _counts_denials(options, path):
         return _watch(path, options.words, options.output)
     try:
-        become(path, [path, *options.words], **({"CTX_OUTPUT": options.output} if options.output else {}))
+        become(path, [path, *options.words], **({"CTX_OUTPUT": form} if form else {}))
     except OSError as problem:
         code, why = FAULTS.get(problem.errno or 0, ("EIO", problem.strerror))
         named = options.runnable if is_path else objects.short(root, path)
@@ -50,7 +51,7 @@ def _counts_denials(options: argparse.Namespace, path: str) -> bool:
     return is_counted and os.path.basename(os.path.dirname(os.path.realpath(path))) == "agent"
 
 
-def _watch(path: str, words: list[str], output: str | None) -> int:
+def _watch(path: str, words: list[str], chosen: str | None) -> int:
     """Run it. Returns the exit status, which is 13 if a call was denied."""
     import subprocess  # a plain run needs none of these modules
 
@@ -60,7 +61,7 @@ def _watch(path: str, words: list[str], output: str | None) -> int:
     from cortexfs.client import Failed, new_id
     from cortexfs.client.execution import Run
 
-    print_frame, show = talking.printing(talking.output(output))
+    print_frame, show = talking.printing(talking.output(chosen))
     talk, denials = Talk(os.path.basename(path), "", "private", new_id), talking.DeniedCalls(True)
     environ = {**os.environ, "CTX_OUTPUT": "jsonl"}
     process = subprocess.Popen([path, *words], stdout=subprocess.PIPE, env=environ, bufsize=0)

@@ -14,14 +14,14 @@ from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.bounded import beginning
+from cortexfs.cli.output import OUTPUTS, form
 from cortexfs.cli.parser import FAIL_ON_DENIED, CommandArgument, arg
 from cortexfs.core import frames
-from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.errors import exit_status
 from cortexfs.core.frames import AnyFrame, Observer, ToolResult
 from cortexfs.core.talk import refusals
 from cortexfs.core.talk.requests import Scope
 
-OUTPUTS = ("jsonl", "text")
 SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")
 OUTPUT = arg(
     "--output",
@@ -64,10 +64,7 @@ def _attached(source: str) -> tuple[str, bytes]:
 
 
 def output(option: str | None) -> str:
-    form = option or os.environ.get("CTX_OUTPUT") or ("text" if sys.stdout.isatty() else "jsonl")
-    if form not in OUTPUTS:
-        raise Fault("EINVAL", f"CTX_OUTPUT is {form!r}; it can be {' or '.join(OUTPUTS)}")
-    return str(form)
+    return form(option) or ("text" if sys.stdout.isatty() else "jsonl")
 
 
 def printing(form: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], None]]:

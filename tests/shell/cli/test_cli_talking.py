@@ -120,6 +120,14 @@ def test_what_is_wrong_is_one_sentence(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["run", "send"])
+def test_an_unknown_output_is_refused(server: Served, root: Path, command: str) -> None:
+    # docs/config.md: "`text` or `jsonl`, for objects, `ctx send` and `resume`"
+    done = ctx(command, GPT, "x", root=root, CTX_OUTPUT="xml")
+    said = f"ctx {command}: CTX_OUTPUT is 'xml'; it can be jsonl or text\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 @pytest.mark.parametrize("output", ["jsonl", "text", "json"])
 def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, output: str) -> None:
     # abi.md 4.20
