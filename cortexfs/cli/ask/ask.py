@@ -28,7 +28,7 @@ from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg, flag
-from cortexfs.cli.talk.send import APPROVE, carry_out
+from cortexfs.cli.talk.send import APPROVE, carry_out, warn_of_unknown
 from cortexfs.client import Failed, attaching, new_id
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.talk.requests import Input, Scope
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     request = request.filled(values, _question(options.text, request.attachments))
     session = before.session if before else place.session_of(options.session)
     with _place(root, request, session, "private" if keeps else "temp") as (where, model):
+        warn_of_unknown(root, options.approve)
         question = LastQuestion(root, model.whole, session, request.tools, request.system)
         return _ask(options, request, where, model, question if keeps else None)
 

@@ -6,15 +6,16 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Exchange, PersonLeft, decider
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import Talk
-from cortexfs.cli import objects, talking
+from cortexfs.cli import objects, output, talking
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.client import Conversation, Failed, new_id
-from cortexfs.core.arguments import parse
+from cortexfs.core.arguments import name_patterns, parse
 from cortexfs.core.errors import exit_status
 from cortexfs.core.frames import AnyFrame, Done, Error
 from cortexfs.core.talk.requests import Input
@@ -24,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
     words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the typed --
     form = talking.output(options.output)
     where = talking.chat_place(options.root, options.object, options.scope)
+    warn_of_unknown(where.root, options.approve)
     room = parse.prompt_room(words)  # the part of standard input that is wanted and can be sent
     message = _message(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd) or where.beginning(options.session)
@@ -70,6 +72,16 @@ def carry_out(
         raise
     # A run may end well after its question was denied, before the cancel. Still, its user interrupted it.
     return denials.status(exit_status("ECANCELED") if talk.interrupted else talk.status)
+
+
+def warn_of_unknown(root: str, approved: list[str]) -> None:
+    """Warn of allowed names and patterns that no tool of the mount has: they would allow nothing."""
+    paths = objects.paths_of(root, "tool") if approved else []
+    known = [objects.bare(objects.short(root, path)) for path in paths]
+    for word in approved:
+        if not any(fnmatchcase(name, word) for name in known):
+            mend = name_patterns.near(word, known) or "; see: ctx ls tool"
+            output.say(f"warning: --approve {word}: no tool of this mount has that name{mend}")
 
 
 def _is_asked() -> bool:

@@ -128,6 +128,19 @@ def test_an_unknown_output_is_refused(server: Served, root: Path, command: str) 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
+def test_an_approval_of_an_unknown_tool_is_warned_of(server: Served, root: Path) -> None:
+    words = ["--approve", "fs.raed", "--approve", "fs.*", "--approve", "nix"]
+    done = ctx("send", GPT, "x", *words, root=root, CTX_OUTPUT="text")
+    unknown = "no tool of this mount has that name"
+    assert (done.returncode, done.stderr.splitlines()) == (
+        0,
+        [
+            f"warning: --approve fs.raed: {unknown}; did you mean fs.read?",
+            f"warning: --approve nix: {unknown}; see: ctx ls tool",
+        ],
+    )
+
+
 @pytest.mark.parametrize("output", ["jsonl", "text", "json"])
 def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, output: str) -> None:
     # abi.md 4.20
