@@ -1,8 +1,8 @@
 """`ctx run`: become the object's runner, so that exit status, streams and signals are its own.
 
 With --fail-on-denied, an agent's run is a child process, whose frames are read and printed as exec prints
-them. Its standard input is ours. A Ctrl-C reaches the run too, and the run reports its end. Other signals
-that end this program are passed on to it.
+them. Its standard input is ours. A Ctrl-C reaches the run too, and the run reports its end. Signals that
+another process sends to end this program are passed on to it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import argparse
 import errno
 import os
 import signal
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.parser import FAIL_ON_DENIED, FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.core.errors import EXIT_FAILED, Fault
+
+if TYPE_CHECKING:
+    import subprocess
 
 # By errno of execve(2) of an object: whose fault it is, and what to do.
 FAULTS = {
@@ -68,7 +71,7 @@ def _watch(path: str, words: list[str], chosen: str | None) -> int:
     before = {
         number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in PASSED_ON
     }
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard_of = _passing_on_interrupts(process)
     try:
         with Run(process, path) as run:
             for frame in run:
@@ -83,7 +86,25 @@ def _watch(path: str, words: list[str], chosen: str | None) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard_of)
     return denials.status(EXIT_FAILED if run.status is None else run.status)
+
+
+def _passing_on_interrupts(process: subprocess.Popen[bytes]) -> set[int]:
+    """Pass on each SIGINT that a process sends to this one alone. A terminal sends its own to the run, too.
+    Returns the signals that were blocked before. If SIGINT is ignored here, the run ignores it, too."""
+    import threading  # a slow import that a plain run does not need
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+
+    def pass_on() -> None:
+        while True:
+            if signal.sigwaitinfo((signal.SIGINT,)).si_code <= 0:  # of kill(2), and not of the kernel
+                process.send_signal(signal.SIGINT)
+
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        threading.Thread(target=pass_on, daemon=True).start()
+    return before
 
 
 def become(path: str, words: list[str], **environ: str) -> NoReturn:

@@ -209,6 +209,31 @@ def test_a_call_that_a_helper_was_denied_counts_too(asked: Ctx) -> None:
         assert "denied to a helper: fs.write: " in done.stderr
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_watched_run_is_interrupted_by_a_signal_to_ctx_alone(asked: Ctx, ignored: bool) -> None:
+    # abi.md 4.26; a signal that was ignored on entry stays ignored
+    said = script({"delta": "a"}, {"hang": True})
+    asked.ctx("agent", "new", f"slow{ignored}", "--model", "debug/script", "--tools", "fs.read")
+    words = [*program(asked)[:-1], "run", "--fail-on-denied", f"agent/slow{ignored}", said]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        going = subprocess.Popen(words, env=asked.environ, stdout=subprocess.PIPE, start_new_session=True)
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, before)
+    with going:
+        assert going.stdout
+        while b'"delta"' not in (line := going.stdout.readline()):
+            assert line
+        going.send_signal(signal.SIGINT)
+        if ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                going.wait(1)
+            going.terminate()
+        rest = going.stdout.read()
+    assert (going.returncode, b'"code":"ECANCELED"' in rest) == (143 if ignored else 130, not ignored), rest
+
+
 def test_a_person_sees_that_it_waits_and_then_the_answer(asked: Ctx) -> None:
     # issue: "a spinner on a terminal while it waits"
     environ = asked.environ | {"PATH": f"{asked.python.parent}:{asked.environ['PATH']}"}
