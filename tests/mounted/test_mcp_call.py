@@ -46,6 +46,14 @@ def test_one_that_was_not_is_started(place: Ctx, program: list[str]) -> None:
     assert (text.stdout, "--json has it" in text.stderr) == ("", True)
 
 
+def test_an_error_of_an_object_has_its_exit_status(place: Ctx) -> None:
+    # docs/ctx.md: "2 | wrong arguments or input | EINVAL, EMSGSIZE"
+    words = shlex.join([str(place.python), "-I", "-m", "cortexfs.cli.main", "mcp", "serve"])
+    for given, status in (([], 2), (["--path", "/no/such"], 1)):
+        done = place.ctx("mcp", "call", words, "fs_read", *given, check=False)
+        assert (done.returncode, done.stdout) == (status, ""), done.stderr
+
+
 def test_what_a_server_offers_is_shown(place: Ctx, program: list[str]) -> None:
     shown = place.ctx("mcp", "inspect", "--", *program).stdout
     assert shown.startswith("A conforming server 1.0.0 (")

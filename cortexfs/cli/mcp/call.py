@@ -19,7 +19,7 @@ from cortexfs.cli import mounts, output
 from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.core import forms
 from cortexfs.core.arguments import parse
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.jsontext import nearest
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.safe_text import one_line
@@ -56,7 +56,7 @@ def call(options: argparse.Namespace) -> int:
         output.emit(result.model_dump(by_alias=True, mode="json", exclude_none=True))
     else:
         _show(result)
-    return EXIT_FAILED if result.is_error else EXIT_OK
+    return _status(result)
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -200,6 +200,12 @@ def _show(result: CallToolResult) -> None:
             output.say(f"an answer of the kind {part.type} is left out; --json has it")
     if not result.content and result.structured_content is not None:
         output.emit(result.structured_content)
+
+
+def _status(result: CallToolResult) -> int:
+    """Returns the exit status of an answer. The error of an object ends with its code and a sentence."""
+    texts = [part.text for part in result.content if part.type == "text"]
+    return exit_status(texts[-1].partition(": ")[0] if texts else "") if result.is_error else EXIT_OK
 
 
 def _plain(item: Any) -> dict[str, Any]:
