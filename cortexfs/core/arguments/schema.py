@@ -66,6 +66,17 @@ def shape_of(root: Schema) -> Shape:
     return Shape(root, properties, tuple(name for name in required if name in properties))
 
 
+def unknown_required(root: Schema) -> list[str]:
+    """Returns the required names that are no properties, and so that no caller is told of. A schema that
+    speaks of other properties may mean them."""
+    parts = [*_parts(root, root, iter(range(_MAX_BRANCHES)))]
+    known = {name for part, _ in parts for name in _mapping(part.get("properties"))}
+    if any(part.get("additionalProperties") or part.get("patternProperties") for part, _ in parts):
+        return []
+    wanted = [name for part, _ in parts for name in _list(part.get("required")) if isinstance(name, str)]
+    return [name for name in dict.fromkeys(wanted) if name not in known]
+
+
 def resolve(schema: Schema, root: Schema) -> Schema:
     """Returns the schema with its local references followed. Broken ones, and circles, become {}."""
     for _ in range(_MAX_HOPS):

@@ -43,6 +43,14 @@ def test_nothing_is_written_over(places: directories.Places, said: Said) -> None
     assert said("new", "../notes")[0] == 2
 
 
+def test_a_required_name_that_is_no_property_is_warned_of(places: directories.Places, said: Said) -> None:
+    schema = '{ type = "object", properties = { how = {} }, required = ["hwo"] }'
+    edit(hello(Path("hello")), "input_schema = {}", f"input_schema = {schema}")
+    warned = "tool hello: input_schema requires hwo, and has no such property; did you mean how?"
+    assert f"- {warned}" in said.ok("review", "hello")
+    assert f"warning: {warned}" in said("install", "hello")[2]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cortexfs.cli import output, parser
+from cortexfs.core.arguments.schema import unknown_required
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import FILE, DeclaredProcessTool, Manifest
@@ -65,7 +66,17 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
         own += json_review.warnings(manifest.json, tree)
     if tree:
         own += [why for kind in texts.FOLDERS for why in texts.judged(tree.contents, kind)[1]]
+    own += [why for tool in manifest.native.tools if (why := _unknown(tool))] if manifest.native else []
     return [*own, *governance.newer(manifest)]
+
+
+def _unknown(tool: DeclaredProcessTool) -> str:
+    """Returns the warning about required names that are no properties, if the tool has any."""
+    schema = tool.input_schema if isinstance(tool.input_schema, dict) else {}
+    if not (names := unknown_required(schema)):
+        return ""
+    hint = parser.nearest(names[0], schema.get("properties", ())) or "; mend it, or add the property"
+    return f"tool {tool.name}: input_schema requires {', '.join(names)}, and has no such property{hint}"
 
 
 def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
