@@ -357,7 +357,9 @@ class EsmPlugin:
             )
             raise self.fault("EPROTO", message) from None
         except sdk.ExecutionFailed as failed:
-            raise self.fault(failed.code, f"{request['do']} {failed.args[0]}") from None
+            is_late = failed.code == "ETIMEDOUT"
+            told = f"did not end within {seconds:g} s" if is_late else failed.args[0]
+            raise self.fault(failed.code, f"{request['do']} {told}") from None
 
     def _log(self, stack: str) -> None:
         if own := sayings.steps(stack, self.declared.folder):

@@ -52,21 +52,23 @@ def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     if not tool.allow_host_paths:  # checked even if the path does not exist
         for field, path in pairs:
             if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(plugin)):
-                raise _outside(field, path, tool)
+                raise _outside(field, tool)
     if not command.is_file():
-        raise _fault("ENOENT", tool, f"command not found: {command}; a relative one begins at the plugin")
+        mend = "a relative one begins at the plugin"
+        raise _fault("ENOENT", tool, f"command not found: {tool.command}; {mend}")
     if not working_dir.is_dir():
         mend = "it must be a directory with a file in it, as empty directories are not installed"
-        raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; {mend}")
+        raise _fault("ENOENT", tool, f"working_dir not found: {tool.working_dir}; {mend}")
     for field, path in pairs:
         if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
-            raise _outside(field, path, tool)
+            raise _outside(field, tool)
     return ProgramCommand((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
 
 
-def _outside(field: str, path: Path, tool: DeclaredProcessTool) -> Fault:
+def _outside(field: str, tool: DeclaredProcessTool) -> Fault:
+    """The path is shown as the manifest has it: the checked copy of the plugin may be a temporary one."""
     mend = "move it there, or write allow_host_paths = true"
-    return _fault("EPERM", tool, f"{field} escapes plugin directory: {path}; {mend}")
+    return _fault("EPERM", tool, f"{field} escapes plugin directory: {getattr(tool, field)}; {mend}")
 
 
 def _canonical(path: Path, field: str, tool: DeclaredProcessTool) -> Path:

@@ -218,7 +218,7 @@ def test_what_a_daemon_would_refuse_is_not_installed(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ('command = "../outside"', "command escapes plugin directory"),
+        ('command = "../outside"', "command escapes plugin directory: ../outside; "),
         ('command = "bin/hello"\nworking_dir = "/"', "working_dir escapes plugin directory"),
         ('command = "/bin/sh"', "command escapes plugin directory"),
     ],

@@ -101,7 +101,8 @@ def refuse(name: str, checks: list[InstallCheck]) -> None:
         raise Fault(failed[0].code or "EINVAL", message)
     for check in failed:
         if check.code:
-            raise Fault(check.code, str(check.fault))
+            message = str(check.fault)
+            raise Fault(check.code, message if f"'{name}'" in message else f"plugin '{name}': {message}")
         message = f"plugin '{name}' fails the check \"{check.name}\": {check.fault}"
         raise Fault("EINVAL", f"{message}; see: ctx plugin test")
 

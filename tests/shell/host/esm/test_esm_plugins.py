@@ -318,11 +318,11 @@ async def test_what_does_not_load(tmp_path: Path, place: Path) -> None:
             "export const tools = [{definition: {name: 'a', description: 1}, execute() {}}]",
             "not described",
         ),
-        "hangs": ("await new Promise(() => {})", "load timed out"),
-        "spins": ("for (;;);", "load timed out"),
+        "hangs": ("await new Promise(() => {})", "load did not end within 1 s"),
+        "spins": ("for (;;);", "load did not end within 1 s"),
     }
     for name, (text, told) in bad.items():
-        seconds = 1.0 if "timed out" in told else 14.0
+        seconds = 1.0 if "within 1 s" in told else 14.0
         plugin = esmodules.plugin(place / name, text, loading=seconds)
         (tmp_path / name).mkdir()
         assert told in await broken(tmp_path / name, plugin), name
