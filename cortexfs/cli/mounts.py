@@ -85,6 +85,17 @@ def if_answering(root_option: str | None) -> str | None:
         return None
 
 
+def of_others(given: str | None, so: str) -> str:
+    """Returns the end of a sentence if the mount that a command means is another user's, or nothing."""
+    try:
+        mount = mounted_at(root(given))
+    except Fault:
+        return ""
+    if mount is None or mount.owner == os.getuid():
+        return ""
+    return f"; {mount.point} is the mount of {'root' if not mount.owner else f'uid {mount.owner}'}, and {so}"
+
+
 def status_text(point: str, seconds: float | None = None) -> str:
     """Returns the text of <root>/status. Raises a Fault that says what is wrong with the mount."""
     try:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from cortexfs.cli import output, parser, reload
+from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -38,18 +38,20 @@ INPUT = "-"
 DECISIONS = ("grant", "deny", "default")
 
 
-def folder_of(where: directories.Places, name: str) -> Path:
+def folder_of(where: directories.Places, name: str, given: str | None = None) -> Path:
+    """Returns the folder of an installed plugin. `given` is the mount that a user may have meant."""
     base = where.state / directory.FOLDER
     folder = base / names.check(name)
     if not folder.is_dir():
         hint = parser.nearest(name, [path.name for path in directory.folders(base)])
+        hint = hint or mounts.of_others(given, "its owner alone decides about its plugins")
         raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
     return folder
 
 
-def manifest_of(where: directories.Places, name: str) -> JsonManifest:
+def manifest_of(where: directories.Places, name: str, given: str | None = None) -> JsonManifest:
     """Returns the plugin's manifest. Raises a Fault if it is missing, or is a manifest.toml."""
-    folder = folder_of(where, name)
+    folder = folder_of(where, name, given)
     manifest = directory.read(folder)
     if not manifests.is_json(manifest):
         mend = f"edit that of its author's directory, and install it again: {folder}"
@@ -65,7 +67,7 @@ def _decide(options: argparse.Namespace, where: directories.Places, make: Callab
 
 def settings_verb(options: argparse.Namespace) -> int:
     where = places_of(options)
-    known = settings.settings_of(manifest_of(where, options.name))
+    known = settings.settings_of(manifest_of(where, options.name, options.root))
     if options.key is not None and options.key not in known:
         hint = parser.nearest(options.key, known) or f"; see: ctx plugin config {options.name}"
         raise Fault("EINVAL", f"{options.key!r} is no setting of {options.name}{hint}")
@@ -151,7 +153,7 @@ def _text(value: Any) -> str:
 
 def permissions(options: argparse.Namespace) -> int:
     where = places_of(options)
-    manifest = manifest_of(where, options.name)
+    manifest = manifest_of(where, options.name, options.root)
     changes = dict(_decision(text) for text in options.set or ())
     private = None if options.private is None else networks(options.private)
 

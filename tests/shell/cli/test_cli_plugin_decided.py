@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs import config
+from cortexfs.cli import mounts
+from cortexfs.cli.mounts import Mount
 from cortexfs.core.errors import Fault
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.install.decisions import STORE, DecisionStore
@@ -230,6 +232,17 @@ def test_purging_forgets_what_was_decided(world: World) -> None:
     assert DecisionStore(world.where.state).of("notes").config == {"most": 30}
     world.ctx("uninstall", "notes", "--purge")
     assert DecisionStore(world.where.state).read() == {}
+
+
+@pytest.mark.parametrize(("owner", "whose"), [(0, "root"), (4711, "uid 4711")])
+def test_a_plugin_of_anothers_mount_is_its_owners(
+    world: World, monkeypatch: pytest.MonkeyPatch, owner: int, whose: str
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4712)
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: Mount(point, 1, owner, True))
+    status, _, said = world.ctx("config", "notes")
+    assert (status, "no plugin 'notes' is installed in" in said) == (1, True)
+    assert f"is the mount of {whose}, and its owner alone decides about its plugins" in said
 
 
 # -- needs

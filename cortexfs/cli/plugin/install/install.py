@@ -160,7 +160,7 @@ def _is_trusted(
 def uninstall(options: argparse.Namespace) -> int:
     where, name = places_of(options), options.name
     try:
-        folder_of(where, name)
+        folder_of(where, name, options.root)
     except Fault as missing:
         if name not in {*_known(where), *config.enabled(config.load(where))}:
             raise
