@@ -88,14 +88,17 @@ class Servers:
             whole_files.replace(self.path(name), [text(server).encode()], 0o600)
             self._sweep(name)
 
-    def remove(self, name: str) -> None:
-        """Remove a server's file, the secrets that were made for it, and its downloads."""
+    def remove(self, name: str) -> bool:
+        """Remove a server's file, the secrets that were made for it, and its downloads. Returns True if there
+        were such secrets."""
         self.path(name).unlink()
-        self._sweep(name)
+        had_secrets = self._sweep(name)
         forget_kept(self._state, home_of(name))
+        return had_secrets
 
-    def _sweep(self, name: str) -> None:
-        """Remove those secrets of a server that no file names any more."""
+    def _sweep(self, name: str) -> bool:
+        """Remove those secrets of a server that no file names any more. Returns True if there were any."""
+        removed = False
         secrets = set()
         for other in self.names():
             with contextlib.suppress(Fault):
@@ -106,6 +109,8 @@ class Servers:
             own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(stems)
             if own and secret not in secrets:
                 self._secrets.remove(secret)
+                removed = True
+        return removed
 
     def _paths(self) -> list[Path]:
         try:

@@ -166,8 +166,8 @@ def known(options: argparse.Namespace) -> Servers:
 
 
 def remove(options: argparse.Namespace) -> int:
-    known(options).remove(options.name)
-    output.say(f"removed {options.name} and its secrets; {reload.tell(options.root)}")
+    secrets = " and its secrets" if known(options).remove(options.name) else ""
+    output.say(f"removed {options.name}{secrets}; {reload.tell(options.root)}")
     return EXIT_OK
 
 

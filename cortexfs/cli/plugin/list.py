@@ -14,6 +14,7 @@ from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.safe_text import counted
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.state import directories
 
@@ -38,7 +39,7 @@ def trust(options: argparse.Namespace) -> int:
             raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
         count = store.remove(options.publisher, options.fingerprint)
         sentence = reload.tell(options.root)
-        output.say(f"{options.publisher} is no longer trusted ({count} keys); {sentence}")
+        output.say(f"{options.publisher} is no longer trusted ({counted(count, 'key')}); {sentence}")
         return EXIT_OK
     known = store.read()
     heads = ("publisher", "key", "trusted since")

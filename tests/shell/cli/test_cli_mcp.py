@@ -185,6 +185,8 @@ def test_removing_takes_its_secrets_and_nobody_elses(
     assert "removed a and its secrets" in capsys.readouterr().err
     assert secrets().keys() == {"mcp.a.b.TOKEN", "mcp.c.TOKEN", "mcp.a.SHARED", "openai"}
     assert [row["name"] for row in listed(capsys)] == ["a.b", "c"]
+    assert (run("add", "plain", "--", "x"), run("remove", "plain")) == (0, 0)
+    assert "removed plain; " in capsys.readouterr().err
 
 
 def test_listing_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_sign_pack_and_install(places: directories.Places, said: Said) -> None:
     assert (known["publisher_id"], known["fingerprint_sha256"]) == ("Ann", fingerprint)
     assert fingerprint in said.ok("trust")
     said.ok("install", name)  # the publisher is known now
-    assert "Ann is no longer trusted (1 keys)" in said.ok("trust", "remove", "Ann")
+    assert "Ann is no longer trusted (1 key)" in said.ok("trust", "remove", "Ann")
     assert json.loads(said.ok("trust", "--json")) == []
     assert said("trust", "remove", "Ann")[0] == 1
     assert said("trust", "remove")[0] == 2
