@@ -40,7 +40,7 @@ def _limit(limit: UsageLimit, currency: str) -> str:
 
 def text(daemon: Daemon) -> str:
     """Returns the current status, one `key: value` line for each fact."""
-    reload = daemon.reload
+    reload, logs = daemon.reload, daemon.logs
     counts = {class_: len(daemon.fs.tree.registry.names(class_)) for class_ in ("tool", "model", "agent")}
     unused = deciding.unused(daemon.config.directory, daemon.config.state)
     lines = [
@@ -68,6 +68,6 @@ def text(daemon: Daemon) -> str:
         *(f"broken provider: {name}: {one_line(why)}" for name, why in reload.broken_providers.items()),
         *(f"broken agent: {name}: {one_line(why)}" for name, why in reload.broken_agents.items()),
         f"bugs met: {daemon.bugs.met}",
-        f"last error: {one_line(daemon.logs.error or daemon.runs.last_error or 'none')}",
+        f"last error: {one_line(logs.error or daemon.runs.last_error or logs.lost or 'none')}",
     ]
     return "\n".join(lines) + "\n"

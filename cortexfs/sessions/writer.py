@@ -179,8 +179,19 @@ class Commit:
 
     def _write_all(self, jobs: list[_Job]) -> None:
         for job in jobs:
+            is_new = not job.log.made
             with job.judged():
                 self._write(job)
+            if job.error and is_new:
+                self._unmake(job.log)
+
+    def _unmake(self, log: FileLog) -> None:
+        """Remove the empty file of a session whose first events could not be written."""
+        self.descriptors.forget(log.path)
+        with suppress(OSError):  # what stays is used by the next write
+            log.path.unlink(missing_ok=True)
+            log.folder.rmdir()
+        log.made = False
 
     def _write(self, job: _Job) -> None:
         log = job.log

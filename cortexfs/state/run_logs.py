@@ -46,6 +46,7 @@ class Logs:
         self._grown: set[int] = set()  # users with a new log
         self._wake = trio.Event()
         self.error = ""
+        self.lost = ""  # that lines were lost, also once the fault is over
 
     def append(self, class_: str, name: str, line: bytes, uid: int | None = None) -> None:
         """Log one line, which ends in a newline. With a uid, it goes to that user's own log of the object."""
@@ -79,6 +80,7 @@ class Logs:
                 if not (failure or self.error):  # warn once, as a disk stays full for a while
                     log.warning("the log of %s/%s cannot be written: %s", *which[:2], error.strerror)
                 failure = f"a log of runs cannot be written: {error.strerror}; daemon.log names the log"
+                self.lost = f"a log of runs lacks lines, as it could not be written: {error.strerror}"
         if pending:
             self.error = failure
 

@@ -66,6 +66,26 @@ async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_pa
         del log, other
 
 
+async def test_a_session_that_a_full_disk_refused_leaves_no_empty_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        async with store(disk) as sessions:
+            ballast = disk / "ballast"
+            with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+                _ = [file.write(bytes(4096)) for _ in range(1000)]
+            log = await sessions.open(address())
+            log.append(run_of(1, "r1"))
+            with pytest.raises(Fault, match="ENOSPC"):
+                await log.durable(6)
+            assert log.reset() == 0
+            assert not log.path.parent.exists()
+            ballast.unlink()
+            again = run_of(log.given + 1, "r2")
+            log.append(again)
+            await log.durable(log.given)
+            assert log.path.read_bytes() == b"".join(again)
+        del log
+
+
 async def fill_disk(log: Log) -> None:
     while True:
         log.append([line(log.newest + n, text="x" * 1000) for n in range(1, 30)])

@@ -64,6 +64,7 @@ def test_a_log_that_cannot_be_written_is_said_and_harms_nobody(tmp_path: Path) -
     logs.append("tool", "t", b"next\n")
     logs.flush()
     assert logs.error == ""  # the fault is over
+    assert logs.lost == "a log of runs lacks lines, as it could not be written: Not a directory"
 
 
 def test_a_disk_that_fills_leaves_no_half_line(tmp_path: Path) -> None:
