@@ -38,6 +38,10 @@ def prepare() -> None:
                 os.close(opened)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase) and raw.fileno() == 1:
+        # PYTHONUNBUFFERED: a write would fail in the midst of a command, and no flush would name the stream
+        sys.stdout = os.fdopen(1, "w", encoding=sys.stdout.encoding, closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):  # stderr replaces characters by default
         sys.stdout.reconfigure(errors="replace")
 

@@ -61,6 +61,13 @@ def test_output_that_nothing_takes_is_an_error(away: str, why: bytes, words: str
     assert redirected(words, away, root) == (1, b"", said)
 
 
+@pytest.mark.parametrize("words", ["status", "ls --json"])
+def test_output_of_an_unbuffered_python_is_named_too(words: str, root: Path) -> None:
+    # abi.md 8.57
+    said = f"ctx {words.split()[0]}: standard output: No space left on device\n"
+    assert redirected(words, ">/dev/full", root, PYTHONUNBUFFERED="1") == (1, b"", said.encode())
+
+
 @pytest.mark.parametrize("away", ["2>/dev/full", "2>&1 | true"])
 def test_an_error_that_nobody_can_read_has_its_status(away: str, root: Path) -> None:
     # abi.md 8.57
@@ -71,9 +78,9 @@ def test_an_error_that_nobody_can_read_has_its_status(away: str, root: Path) -> 
     assert done.stdout == b"2\n"
 
 
-def redirected(words: str, how: str, root: Path) -> tuple[int, bytes, bytes]:
+def redirected(words: str, how: str, root: Path, **environ: str) -> tuple[int, bytes, bytes]:
     command = f"exec {shlex.quote(sys.executable)} -m cortexfs.cli.main {words} {how}"
     done = subprocess.run(
-        ["sh", "-c", command], env={"CTX_ROOT": str(root)}, capture_output=True, check=False
+        ["sh", "-c", command], env={"CTX_ROOT": str(root), **environ}, capture_output=True, check=False
     )
     return done.returncode, done.stdout, done.stderr
