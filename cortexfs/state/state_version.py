@@ -66,7 +66,8 @@ def version(state: Path) -> int:
             return number
     except ValueError:
         pass
-    raise Fault("EPROTO", f"{state / FILE} does not hold the version of a state; {MEND}")
+    mend = f"if this CortexFS was the last to use that state: echo {len(STEPS)} >{state / FILE}; else {MEND}"
+    raise Fault("EPROTO", f"{state / FILE} does not hold the version of a state, a number; {mend}")
 
 
 def _copy(state: Path, parts: Sequence[str], to: Path) -> None:
