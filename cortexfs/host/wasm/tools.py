@@ -125,9 +125,10 @@ class WasmTool(sdk.Tool):
 class _Job:
     """The worker's task, and the place for its outcome."""
 
-    def __init__(self, work: Callable[[Instance], Any], turn: WasmTurn) -> None:
+    def __init__(self, work: Callable[[Instance], Any], turn: WasmTurn, seconds: float = 0.0) -> None:
         self.work = work
         self.turn = turn
+        self.seconds = seconds
         self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
 
@@ -170,7 +171,7 @@ class _Worker(threading.Thread):
 
     def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
         """Returns the result of `work` on the instance, when it is this call's turn."""
-        job = _Job(work, self._hosts.WasmTurn())
+        job = _Job(work, self._hosts.WasmTurn(), seconds)
         if runtime is not None:
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
             with shielded(runtime):
@@ -322,7 +323,8 @@ class _Worker(threading.Thread):
     def _failure(self, job: _Job, error: BaseException) -> BaseException:
         """Returns the failure as an exception that says whose fault it is."""
         if job.turn.ended:
-            reason = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
+            late = f"did not end within {job.seconds:g} s"
+            reason = {"ETIMEDOUT": late, "ECANCELED": "cancelled"}[job.turn.ended]
             return sdk.ExecutionFailed(f"{self._subject} {reason}", job.turn.ended)
         if isinstance(error, Fault):
             return Fault(error.code, f"{self._subject}: {error.message}")
