@@ -35,6 +35,7 @@ from pydantic import ValidationError
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcp_session import of_output
 from cortexfs.core.safe_text import misfits
+from cortexfs.mcp.bounded import bound
 
 T = TypeVar("T")
 Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # None declines a form
@@ -97,7 +98,7 @@ async def _used(
                 timeout=httpx2.Timeout(30, read=None),
                 event_hooks={"response": [answered]},
             )
-            await stack.enter_async_context(http)
+            await stack.enter_async_context(bound(http))
             server: Any = streamable_http_client(place.url, http_client=http)
         else:
             command, *words = place.command

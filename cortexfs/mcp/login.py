@@ -33,6 +33,7 @@ from pydantic import AnyUrl, ValidationError
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_login import BASIC, McpLogin, checked
+from cortexfs.mcp.bounded import bound
 
 HOST = "127.0.0.1"
 PATH = "/callback"
@@ -106,7 +107,7 @@ async def logged_in(url: str, wish: LoginWish, browse: Callable[[str], None]) ->
         wish.metadata_url or None,
     )
     try:
-        http = httpx2.AsyncClient(auth=provider, timeout=httpx2.Timeout(30, read=None))
+        http = bound(httpx2.AsyncClient(auth=provider, timeout=httpx2.Timeout(30, read=None)))
         way = streamable_http_client(url, http_client=http)
         async with listening, http, Client(way, cache=None) as client:
             await client.list_tools()

@@ -1,0 +1,56 @@
+"""The bound on each answer that a command gets from an MCP server or its authorization server over HTTP.
+
+Rules: the SDK bounds the events of a stream, but reads all other answers as a whole. So these are counted as
+they arrive. No answer is unpacked, as it could become larger than it came.
+This file must never know what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+
+MAX_ANSWER = 32 << 20  # as for the server of a mount
+_STREAM = "text/event-stream"
+
+
+class OverlongAnswer(httpx2.ReadError):
+    """The answer has no end."""
+
+
+class _Counted(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_ANSWER:
+                raise OverlongAnswer(f"it sent an answer of over {MAX_ANSWER >> 20} MiB")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def bound(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """Returns the client, which from now on reads bounded answers. Its proxies stay as they are."""
+    hooks = client.event_hooks
+    client.event_hooks = {
+        "request": [*hooks["request"], _ask_plain],
+        "response": [*hooks["response"], _count],
+    }
+    return client
+
+
+async def _ask_plain(request: httpx2.Request) -> None:
+    request.headers["Accept-Encoding"] = "identity"
+
+
+async def _count(response: httpx2.Response) -> None:
+    response.headers.pop("Content-Encoding", None)
+    if response.headers.get("content-type", "").partition(";")[0].strip() != _STREAM:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Counted(response.stream)
