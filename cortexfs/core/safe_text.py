@@ -2,7 +2,7 @@
 
 Messages hold file names and output of tools. A terminal obeys control characters. Other characters make a
 text look like another: format characters turn its direction, ignorable ones take no room, marks strike out
-the character before them. Once they are escaped, a reader sees the text as it is.
+the character before them, or cover lines as a pile. Once they are escaped, a reader sees the text as it is.
 
 Rules: `escaped` is for text by which a user decides. It passes no character that can be taken for another.
 `prose` is for text that is only read: there words need their joiners, and emoji their variants.
@@ -29,7 +29,10 @@ _IGNORABLE = (
 _JOINING = r"\u200c\u200d\ufe0e\ufe0f"
 # Compiled only for text that needs it, as this takes longer than the output of most commands.
 UNSEEN = rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{_IGNORABLE}]"
+_BLANK = "\u2800\U0001d159"  # printable, and look like a space
 _NEVER = rf"[{_IGNORABLE}{_JOINING}]"
+_MAX_MARKS = 4  # on one letter, as Hebrew has
+_OVERLAY = 1  # the combining class of marks that strike out a letter
 
 
 def _written(char: str) -> str:
@@ -47,9 +50,10 @@ def escaped(text: str, write: Callable[[str], str] = _written) -> str:
         return text
     if text.isascii():
         return re.sub(UNSEEN, lambda found: write(found[0]), text)
-    parts, before = [], ""
+    parts, before, marks = [], "", 0
     for char in text:
-        is_seen = char in "\t\n" or _is_seen(char, before)
+        marks = marks + 1 if _is_mark(char) else 0
+        is_seen = char in "\t\n" or (marks <= _MAX_MARKS and _is_seen(char, before))
         parts.append(char if is_seen else write(char))
         before = char if is_seen else ""
     return "".join(parts)
@@ -62,7 +66,9 @@ def _is_plain(text: str) -> bool:
 def _is_seen(char: str, before: str) -> bool:
     if char.isascii() or not char.isprintable():
         return char.isprintable()
-    return not re.match(_NEVER, char) and (_carries(before) or not _is_mark(char))
+    if re.match(_NEVER, char) or char in _BLANK:
+        return False
+    return not _is_mark(char) or (_carries(before) and not _covers(char))
 
 
 def _carries(before: str) -> bool:
@@ -71,9 +77,18 @@ def _carries(before: str) -> bool:
 
 
 def _is_mark(char: str) -> bool:
+    if char.isascii() or char.isalnum():
+        return False
     from unicodedata import category  # imported here, as most processes never need this library
 
     return category(char).startswith("M")
+
+
+def _covers(mark: str) -> bool:
+    """Returns True if the mark lies on its letter, or around it, and hides it."""
+    from unicodedata import category, combining  # as above
+
+    return combining(mark) == _OVERLAY or category(mark) == "Me"
 
 
 def within(text: str) -> str:

@@ -101,6 +101,19 @@ def test_a_mark_stays_on_its_letter_alone() -> None:
     assert escaped("=\u0338 \u0301\n\u0301\u200b\u0301") == "=\\u0338 \\u0301\n\\u0301\\u200b\\u0301"
 
 
+def test_no_mark_strikes_a_letter_out_or_hides_the_lines_around_it() -> None:
+    # security.md: "with no text hidden, reversed or struck out"
+    assert escaped("r\u0336m\u0338 \u044f\u20dd x\u0489") == "r\\u0336m\\u0338 \u044f\\u20dd x\\u0489"
+    kept = "\u05e9" + "\u05c1\u05bc\u05b8\u0591"  # the most that a language has
+    assert escaped(kept) == kept
+    assert escaped(f"a{kept[1:]}\u0301\u0301b\u0301") == f"a{kept[1:]}\\u0301\\u0301b\u0301"
+
+
+def test_what_only_looks_like_a_space_is_escaped() -> None:
+    assert escaped("rm\u2800-r\U0001d159/") == "rm\\u2800-r\\U0001d159/"
+    assert prose("\u2813\u2800\u2813") == "\u2813\u2800\u2813"  # Braille is made of these
+
+
 def test_prose_keeps_what_words_and_emoji_need() -> None:
     kept = "\u2764\ufe0f \U0001f469\u200d\U0001f4bb \u0645\u06cc\u200c\u062e a\u00a0! \u0301"
     assert prose(kept) == kept

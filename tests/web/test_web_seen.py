@@ -10,7 +10,8 @@ from tests.web.acting import ECHO, SCRIPTED, answer, go, part, play, question, s
 from tests.web.browsing import Tab, WebProcess, opened
 
 ID = 1234567890123456789  # JavaScript would round it to ...800
-TURNED = "echo \u202e)x fr- mr( \u200b\u0336rm\u00a0 h\u00e9 \u05e9"
+PILE = "e" + "\u0301" * 4
+TURNED = f"echo \u202e)x fr- mr( \u200b\u0336rm\u00a0 h\u00e9 \u05e9 r\u0336m\u2800 {PILE}\u0301"
 
 
 def focus(tab: Tab) -> str:
@@ -48,7 +49,8 @@ def test_what_turns_or_hides_text_is_spelled_out(tab: Tab, page: WebProcess, nam
     asked = question(tab, name)
     label = "Command" if name == "shell.exec" else "Input"
     seen = asked.get_by_label(label).first.inner_text()
-    assert r"echo \u202e)x fr- mr( \u200b\u0336rm\u00a0 h" + "\u00e9 \u05e9" in seen
+    struck = rf" r\u0336m\u2800 {PILE}\u0301"
+    assert r"echo \u202e)x fr- mr( \u200b\u0336rm\u00a0 h" + "\u00e9 \u05e9" + struck in seen
     asked.get_by_text(r"a\u202eb").wait_for()
     asked.locator("summary", has_text="Edit").click()
     text = asked.get_by_role("textbox", name="Input")

@@ -60,7 +60,11 @@ export function written(value) {
 }
 
 // Signs that turn, hide or strike out other text, or are invisible: as core/safe_text.py has it for decisions.
-const UNSEEN = /(?![ \n\t])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}]\p{M}*|(?<![\p{L}\p{N}\P{ASCII}])\p{M}+/gu;
+const BLANK = /(?![ \n\t])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]\p{M}*/u;
+const STRIKE =
+  /[\p{Me}\u0334-\u0338\u1cd4\u1ce2-\u1ce8\u20d2\u20d3\u20d8-\u20da\u20e5\u20e6\u20ea\u20eb\u{10a39}\u{16af0}-\u{16af4}\u{1bc9e}\u{1d167}-\u{1d169}]\p{M}*/u;
+const MARKS = /(?<![\p{L}\p{N}\P{ASCII}])\p{M}+|(?<=\p{M}{4})\p{M}+/u;
+const UNSEEN = new RegExp([BLANK, STRIKE, MARKS].map((one) => one.source).join("|"), "gu");
 
 /** Returns a text for a decision, with hidden signs spelled out. JSON stays the same JSON. */
 export function seen(text) {
