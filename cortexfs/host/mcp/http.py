@@ -1,11 +1,13 @@
-"""HTTP to an MCP server, with a bound on each answer.
+"""HTTP to an MCP server, with a bound on each answer, and on the streams that are opened again.
 
-The SDK bounds the events of a stream, but reads all other answers as a whole.
+The SDK bounds the events of a stream, but reads all other answers as a whole. It opens an ended stream again
+after the pause that the server names, which may be none.
 This file must never know what is said.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -23,6 +25,7 @@ CONNECT_SECONDS = 30.0  # answers have the time of their call
 REFUSALS = (401, 403)
 MAX_CHALLENGE = 2000
 MAX_ANSWER = 32 << 20  # as for a line of a program's
+STREAMS, STREAM_SECONDS = 10, 1.0  # so many at once, and then one each second: the SDK's own pause
 
 
 @asynccontextmanager
@@ -70,8 +73,16 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         super().__init__()
         self._judge = judge
         self._bearer = bearer
+        self._earned = 0.0  # the time at which all streams so far would have had their second
+
+    async def _await_turn(self) -> None:
+        now = time.monotonic()
+        self._earned = max(self._earned, now) + STREAM_SECONDS
+        await anyio.sleep(max(self._earned - now - STREAMS * STREAM_SECONDS, 0))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            await self._await_turn()
         request.headers["Accept-Encoding"] = "identity"
         if token := self._bearer():
             request.headers["Authorization"] = f"Bearer {token}"
