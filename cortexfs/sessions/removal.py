@@ -2,7 +2,7 @@
 
 Rules: everything here blocks and belongs in a thread, while nothing is written. The name of a removed session
 is free at once and for good, even if the daemon dies meanwhile. One session that cannot be removed keeps none
-of the others.
+of the others. A full disk keeps none: the lists are written when the files are gone, else with the next list.
 This file must never know tasks, nor who removes a session.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from cortexfs.core.errors import bare
@@ -47,12 +48,13 @@ def discard(removals: Iterable[Removal], descriptors: disk.Descriptors, indexes:
     for above, graves in buried.items():
         try:
             disk.sync_path(above)
-            for each in graves:
-                descriptors.forget(each.folder / EVENTS)
-                indexes.removed(each.address, each.cwd)
-            indexes.write()
         except OSError as error:
             for each in graves:
                 each.error = bare(error)
-        for grave in graves.values():
+        for each, grave in graves.items():
+            descriptors.forget(each.folder / EVENTS)
             shutil.rmtree(grave, ignore_errors=True)
+            with suppress(OSError):
+                indexes.removed(each.address, each.cwd)
+    with suppress(OSError):
+        indexes.write()

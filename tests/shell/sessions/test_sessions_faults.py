@@ -25,7 +25,18 @@ from cortexfs.state import whole_files
 from tests.places import PROJECT
 from tests.settled import settled
 from tests.shell.logreader import Reader
-from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, shown, store
+from tests.shell.session_stores import (
+    SPACE,
+    Reports,
+    address,
+    fill,
+    line,
+    plant,
+    read_all,
+    run_of,
+    shown,
+    store,
+)
 
 SOAK = float(os.environ.get("CTX_SOAK", "0"))  # the duration of the long form, in seconds
 
@@ -216,6 +227,36 @@ async def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: p
     assert "cannot be cut off: No space left" in reports.said[0][1]
     assert path.read_bytes() == whole + line(8)
     assert kept_beside(path) == [tail]
+
+
+async def test_a_full_disk_keeps_no_session_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # found: the session was gone, but its user got ENOSPC, and it took up that user's share until a restart
+    replace = whole_files.replace
+
+    def no_room(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.parent.name == "index" and next(path.parents[1].glob("*/events.jsonl"), None):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(path, *arguments, **options)
+
+    async with store(tmp_path) as sessions:
+        for name in ("a", "b", "c"):
+            await fill(sessions, name)
+            await shown(sessions, address(name))
+        above = sessions.folder(address("a")).parent
+        share = await sessions._shares.of(SPACE)
+        whole = share.bytes
+        with monkeypatch.context() as patched:
+            patched.setattr(whole_files, "replace", no_room)
+            await sessions.remove(address("a"))
+            assert sorted(each.name for each in above.iterdir()) == ["b", "c", "index"]
+            assert (share.sessions, share.bytes) == (2, whole * 2 // 3)
+        await fill(sessions, "c")
+        await shown(sessions, address("c"))
+        assert (above / "index" / "list").read_text().split() == ["c", "b"]
+        await sessions.remove(address("c"))
+        assert (above / "index" / "list").read_text().split() == ["b"]
 
 
 @pytest.mark.parametrize("preface", [b'{"format":2}\n', b'{"format":2,"of":"sessions"}\n'])
