@@ -29,7 +29,7 @@ class _Folder:
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
-        self.names: list[str] = []
+        self.names: set[str] = set()  # each once, however often it changes meanwhile
         self.done = threading.Event()
         self.is_late = False
 
@@ -63,7 +63,7 @@ class Forgetting:
         with self._lock:
             for inode, name in entries:
                 folder = touched[inode] = self._folders.get(inode) or _Folder(inode)
-                folder.names.append(name)
+                folder.names.add(name)
                 if inode not in self._folders:
                     self._folders[inode] = folder
                     threading.Thread(target=self._work, args=[folder], daemon=True).start()

@@ -41,6 +41,17 @@ def test_a_held_folder_is_waited_for_once_and_by_one_thread(caplog: pytest.LogCa
     assert kernel.forgotten[-1] == (HELD, b"c")
 
 
+def test_a_name_that_changes_all_the_time_takes_no_memory_in_a_held_folder() -> None:
+    kernel = Kernel()
+    names = Forgetting(forget_name=kernel.forget)
+    for number in range(3000):
+        names.forget([(HELD, f"n{number % 3}")], patience=0.01)
+    kernel.goes_on.set()
+    names.forget([(HELD, "last")], patience=3600)
+    until(lambda: (HELD, b"last") in kernel.forgotten and not names._folders)
+    assert len(kernel.forgotten) <= 5
+
+
 def test_a_name_that_is_not_known_is_no_error() -> None:
     def gone(folder: int, name: bytes) -> None:
         forgotten.append(name)
