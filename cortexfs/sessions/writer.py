@@ -179,7 +179,7 @@ class Commit:
 
     def _write_all(self, jobs: list[_Job]) -> None:
         for job in jobs:
-            is_new = not job.log.made
+            is_new = not job.log.is_made
             with job.judged():
                 self._write(job)
             if job.error and is_new:
@@ -191,7 +191,7 @@ class Commit:
         with suppress(OSError):  # what stays is used by the next write
             log.path.unlink(missing_ok=True)
             log.folder.rmdir()
-        log.made = False
+        log.is_made = False
 
     def _write(self, job: _Job) -> None:
         log = job.log

@@ -79,9 +79,9 @@ async def test_a_session_that_a_full_disk_refused_leaves_no_empty_file(tmp_path:
             assert log.reset() == 0
             assert not log.path.parent.exists()
             ballast.unlink()
-            again = run_of(log.given + 1, "r2")
+            again = run_of(log.newest + 1, "r2")
             log.append(again)
-            await log.durable(log.given)
+            await log.durable(log.newest)
             assert log.path.read_bytes() == b"".join(again)
         del log
 
