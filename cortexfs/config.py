@@ -175,7 +175,7 @@ class Config(ConfigFile, frozen=True, kw_only=True):
 def load(where: Places) -> Config:
     """Returns the settings of config.toml, and checks plugins.json. A missing file means the defaults."""
     path = where.config / FILE
-    settings = settings_of(believed.whole(path, MAX_FILE, "configuration") or b"", path)
+    settings = settings_of(believed.content_of(path, MAX_FILE, "configuration") or b"", path)
     choices(where.config)
     return Config(state=where.state, directory=where.config, **msgspec.structs.asdict(settings))
 

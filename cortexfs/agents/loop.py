@@ -41,7 +41,7 @@ from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 from cortexfs.models.ask import question as asking
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, asked
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, model_input
 from cortexfs.models.drivers import answered
 from cortexfs.models.providers.listing import NATIVE
 
@@ -138,7 +138,7 @@ class _Run:
                 await self._turn.say(self._budget.usage)
 
     async def _loop(self) -> None:
-        input_ = asked(self._turn.input)
+        input_ = model_input(self._turn.input)
         window = await self._window(input_)
         await self._turn.settled()  # now the session's folder is there, for the window's files
         if (pin := pinned_by(input_.said[-1].text)) is not None:

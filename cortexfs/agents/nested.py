@@ -273,7 +273,7 @@ class NestedCall:
         """The token of the host that this call has alone, or an empty text if it has none."""
         return self._below.token if self._below else ""
 
-    async def told(self) -> None:
+    async def log_end(self) -> None:
         """Log the end of this call and of the calls below it."""
         if self._below:
             self._below.close()

@@ -27,7 +27,15 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
-from cortexfs.core.policy.decision import DENY, Decision, PolicyCaller, PolicyQuery, Thing, decide, seen
+from cortexfs.core.policy.decision import (
+    DENY,
+    Decision,
+    PolicyCaller,
+    PolicyQuery,
+    Thing,
+    decide,
+    mount_answer,
+)
 from cortexfs.core.policy.risk import Circumstances, RatedTool, words_of
 from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.registry import Key, Object, key_of, path_of
@@ -120,7 +128,7 @@ class Powers:
         path = f"{self._world.root}/{path_of(key)}"
         chain = self.chain
         for setup in (*chain, *self._originals(chain)):
-            result, why, rule = seen(setup.place, setup.mounts, path)
+            result, why, rule = mount_answer(setup.place, setup.mounts, path)
             if result == DENY:
                 return f"{why} ({rule})"
         return ""

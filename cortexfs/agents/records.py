@@ -111,7 +111,7 @@ def base(since: float = 0.0) -> AgentRecord:
 
 def read(path: Path) -> AgentRecord:
     """Returns one record, checked. Raises a Fault with what is wrong with it."""
-    if (data := believed.whole(path, MAX_FILE, "agent's record")) is None:
+    if (data := believed.content_of(path, MAX_FILE, "agent's record")) is None:
         raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
         record = msgspec.json.decode(data, type=AgentRecord)
@@ -139,7 +139,7 @@ def check(record: AgentRecord) -> None:
             raise Fault("EINVAL", f"{name}: {fault.message}") from None
 
 
-def named(state: Path) -> list[str]:
+def names_of_agents(state: Path) -> list[str]:
     """Returns the names that have a record."""
     return [path.stem for path in _paths(state)]
 

@@ -2,7 +2,7 @@
 
     called(name, input, sight)     a line, and below it the command or the change as a unified diff
     resulted(frame)                the first lines of the result
-    asked(approval, sight)         the lines of `called`, and the question about the call
+    question_of(approval, sight)         the lines of `called`, and the question about the call
     page(name, rest)               the next part of the cut text, and the question again
     written(input)                 the input as a text for the person to edit, which `edited` reads
 
@@ -81,7 +81,7 @@ def below(shows: list[Show]) -> list[Show]:
     return [Show(kind, f"  {text}") for kind, text in shows]
 
 
-def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
+def question_of(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
     """Returns the question, in one line that counts what it leaves out, below the lines of the call. If those
     lines are shown already, `unseen` is the part of them that was cut."""
     name, input_ = approval.name, approval.input
@@ -117,7 +117,7 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
     """Returns the lines of a result, named if it failed or if other things were shown since its call."""
     kind: Kind = "failed" if frame.is_error else "result"
     title = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
-    text = (f"{frame.name}: {refusals.told(frame)}" if frame.is_error else frame.output).rstrip("\n")
+    text = (f"{frame.name}: {refusals.sentence(frame)}" if frame.is_error else frame.output).rstrip("\n")
     lines = text.split("\n", RESULT_LINES)
     shows = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:

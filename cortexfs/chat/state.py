@@ -331,7 +331,7 @@ class Talk:
 
     def _put(self, approval: frames.Approval) -> list[Show]:
         latest, self._latest = self._latest, (approval.call, approval.input)
-        shown_call = calls.asked(approval, self._sight, self._cut if latest == self._latest else None)
+        shown_call = calls.question_of(approval, self._sight, self._cut if latest == self._latest else None)
         self._cut = self._rest[approval.call] = shown_call.rest
         return shown_call.shows
 

@@ -18,5 +18,5 @@ MAX_FILE = 1 << 20
 def load() -> Prices:
     """Returns the prices of the user who runs the command. Each fault names the file and the key."""
     path = directories.places(os.environ, os.getuid()).config / FILE
-    data = believed.whole(path, MAX_FILE, "list of prices") or b""
+    data = believed.content_of(path, MAX_FILE, "list of prices") or b""
     return tomltext.converted(tomltext.table(data, str(path)), Prices, str(path))

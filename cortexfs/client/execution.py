@@ -114,7 +114,7 @@ def run(
 ) -> Run:
     """Run an object. Returns its frames, up to done. `input` is its standard input (empty by default)."""
     path = places.object_path(object)
-    stdin = given(input)
+    stdin = input_descriptor(input)
     try:
         process = subprocess.Popen(
             [path, *arguments],
@@ -133,7 +133,7 @@ def run(
     return Run(process, path)
 
 
-def given(input: str | bytes | None) -> int:
+def input_descriptor(input: str | bytes | None) -> int:
     """Returns a descriptor to read the input from. It is a file in memory, so no thread has to write."""
     if input is None:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

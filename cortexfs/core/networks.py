@@ -50,12 +50,12 @@ def granted(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def may_reach(text: str, networks: Iterable[Network]) -> bool:
     """Returns True if the address is public, or in one of these networks."""
-    address = meant(ip_address(text.partition("%")[0]))
+    address = stands_for(ip_address(text.partition("%")[0]))
     closed: tuple[Network, ...] = NOT_PUBLIC_4 if address.version == 4 else NOT_PUBLIC_6
     return any(address in each for each in networks) or not any(address in each for each in closed)
 
 
-def meant(address: Address) -> Address:
+def stands_for(address: Address) -> Address:
     """Returns the IPv4 address for which an IPv6 address stands, or the address itself."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:

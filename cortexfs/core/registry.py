@@ -141,7 +141,7 @@ class Registry:
         `home/1000`. For an empty folder it returns the providers for everybody."""
         return self._within.get(folder, ())
 
-    def meant(self, class_: str, name: str, uid: int | None) -> Key:
+    def key_of(self, class_: str, name: str, uid: int | None) -> Key:
         """Returns the key of the object that a name means to a user: the user's own object, or, if it is
         broken or missing, the object for everybody."""
         own = None if uid is None else self.objects.get(own_key(class_, uid, name))

@@ -94,7 +94,7 @@ class AgentWorld:
 
     def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
         registry = self._daemon.fs.tree.registry
-        return registry.objects.get(registry.meant(class_, name, uid))
+        return registry.objects.get(registry.key_of(class_, name, uid))
 
     async def hold(self, identity: hostcalls.Identity) -> None:
         view, fs = identity.view, self._daemon.fs

@@ -30,7 +30,7 @@ class AllowedTools:
         self._registry = registry
         self._lines_of_all: tuple[Registry, bytes] | None = None
 
-    async def told(self, identity: Identity, patterns: Sequence[bytes] = ()) -> bytes:
+    async def answer(self, identity: Identity, patterns: Sequence[bytes] = ()) -> bytes:
         """Returns the lines. With patterns, only of tools that a script may run for the caller's client."""
         registry = self._registry()
         if patterns and not identity.label and identity.script is None:

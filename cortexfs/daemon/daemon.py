@@ -184,7 +184,7 @@ class Daemon:
             logs=self.logs,
             sessions=self.sessions,
             status=lambda: status.text(self),
-            unlisted={COMMANDS: self.commands.text, TEXTS: self.texts.told},
+            unlisted={COMMANDS: self.commands.text, TEXTS: self.texts.lines},
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),
@@ -201,7 +201,7 @@ class Daemon:
         plugged = PluginModels(self.pool, self.fs.control, seconds)
         makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
         self.as_user = AsUser(self.pool)
-        find, control, clients = self.fs.tree.named, self.fs.control, self.as_user.clients
+        find, control, clients = self.fs.tree.object_of, self.fs.control, self.as_user.clients
         meter = Meter(UsageLedger(self.logs.root), config.usage.limits, config.usage.known)
         self.drivers = Drivers(
             find, control, makers, heard=turns.model, as_user=clients, metered=meter.around
@@ -292,7 +292,7 @@ class Daemon:
             services.start_soon(self.manager.keep_telling)
             await services.start(signals.hear, self._stop.set, self.reload.again)
             # `umount -l` by hand ends the daemon too; else the bound socket would keep a hidden mount alive.
-            services.start_soon(self._until, mount_table.gone, self.root)
+            services.start_soon(self._until, mount_table.wait_until_gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
             self.as_user.calls = services
@@ -318,8 +318,8 @@ class Daemon:
                         world.under,
                         fs.own.renew,
                         {
-                            ALLOWED: AllowedTools(world, lambda: fs.tree.registry).told,
-                            EVENTS: self.middleware.events.recent.told,
+                            ALLOWED: AllowedTools(world, lambda: fs.tree.registry).answer,
+                            EVENTS: self.middleware.events.recent.answer,
                         },
                         world.nested.of,
                         Scripts(world),
@@ -372,7 +372,7 @@ class Daemon:
         """Returns the agent of these sessions. In a home, its user's own agent of that name comes first."""
         space = address.space
         uid = None if space == Space.shared() else space.uid
-        return self.fs.tree.registry.meant(address.class_, address.object, uid)
+        return self.fs.tree.registry.key_of(address.class_, address.object, uid)
 
     async def _sweep(self) -> None:
         while True:

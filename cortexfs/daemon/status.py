@@ -52,7 +52,7 @@ def text(daemon: Daemon) -> str:
         f"runs: {len(daemon.runs.active)} active, {daemon.runs.total} total",
         f"sessions: {len(daemon.conversations)} in memory",
         f"hosts: {len(daemon.pool)}",
-        *daemon.middleware.told(),
+        *daemon.middleware.status_lines(),
         f"engines: {len(daemon.engines)}",
         *(
             f"usage limit: {_limit(each, daemon.config.usage.currency)}"

@@ -63,7 +63,7 @@ class Middleware:
         self.events = HookEvents(self.hooks)
         self.held: Counter[int] = Counter()  # by uid
 
-    def told(self) -> list[str]:
+    def status_lines(self) -> list[str]:
         """Returns lines for the status: the hooks of each plugin, in the order in which plugins are asked."""
         lines = [f"hooks of {plugin.name}: {' '.join(plugin.hooks)}" for plugin in self.hooks.plugins]
         return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]

@@ -54,7 +54,7 @@ class RecentEvents:
             about = b'"number":%d,"plugin":"%b"' % (self._last, plugin.encode())
             reader.add(self._last, b'{%b,"event":%b}\n' % (about, event))
 
-    async def told(self, identity: Identity, arguments: Sequence[bytes]) -> bytes:
+    async def answer(self, identity: Identity, arguments: Sequence[bytes]) -> bytes:
         """Returns the events after the given number; without one, a line with the newest event's number."""
         is_limited = identity.script is not None or identity.view is not None
         if identity.label or is_limited or identity.is_elsewhere:

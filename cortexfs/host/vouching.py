@@ -22,7 +22,7 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.linux import syscalls
 from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
-from cortexfs.peers.caller import caller_of, check_alive, credentials, gone, pidfd_of
+from cortexfs.peers.caller import caller_of, check_alive, credentials, gone_fault, pidfd_of
 
 
 class _Person(NamedTuple):
@@ -97,7 +97,7 @@ class Vouching:
         try:
             return _Person(identity, following(sock, caller.pid, identity) if identity.is_elsewhere else [])
         except OSError as error:
-            raise gone(error) from error
+            raise gone_fault(error) from error
 
 
 def following(sock: socket.socket, pid: int, identity: Identity) -> list[int]:

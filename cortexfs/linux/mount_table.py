@@ -21,7 +21,7 @@ def device(root: Path) -> int:
     return os.makedev(*mountinfo.device(Path(TABLE).read_bytes(), str(root)))
 
 
-async def gone(root: Path) -> None:
+async def wait_until_gone(root: Path) -> None:
     """Wait until no CortexFS is mounted at `root`."""
     with FileIO(TABLE) as table, select.epoll() as changes:
         changes.register(table, select.EPOLLERR | select.EPOLLPRI)

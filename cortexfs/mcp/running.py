@@ -58,7 +58,7 @@ class _Spawned:
 
     def __init__(self, words: Sequence[str], input: bytes, variables: Mapping[str, str]) -> None:
         """Raises Failed if the process cannot be started."""
-        stdin = execution.given(input)
+        stdin = execution.input_descriptor(input)
         self._output, stdout = os.pipe()
         self._is_over = False
         try:

@@ -25,7 +25,7 @@ from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress, Text, ToolCall, ToolResult, Usage
 from cortexfs.core.registry import Object
-from cortexfs.core.talk.requests import Input, Verdict, said
+from cortexfs.core.talk.requests import Input, Verdict, newest_text
 from cortexfs.models.ask.driver import Turn
 
 MAX_SCRIPT = 1 << 20  # characters: as much as a line of a socket can hold
@@ -243,7 +243,7 @@ def text_of(value: Input) -> str:
     if isinstance(value, str):
         return value
     if "messages" in value or "content" in value:
-        return "".join(part.text for part in said(value))
+        return "".join(part.text for part in newest_text(value))
     text = value.get("input", value.get("task", ""))
     return text if isinstance(text, str) else msgspec.json.encode(text).decode()
 

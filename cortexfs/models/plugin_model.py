@@ -26,7 +26,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import ModelEntry, NoAnswer, model_of
-from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, asked
+from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, model_input
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.pool.call import HostCall
@@ -41,7 +41,7 @@ MAX_ANSWER = 8 << 20  # characters of text that are kept for the message
 MAX_CALLS = 1000
 MAX_WORD = 256  # characters of a call's id and a tool's name
 MAX_TOKENS = 1 << 53
-# Failures after which a fallback is asked, if no answer has begun (docs/models.md, "Failure").
+# Failures after which a fallback is model_input, if no answer has begun (docs/models.md, "Failure").
 ELSEWHERE = frozenset(("EHOSTDOWN", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "EDQUOT"))
 
 _Event: TypeAlias = ReasoningDelta | ToolCall | Usage
@@ -173,7 +173,7 @@ class _Said:
 
 
 def _prepared(model: ModelEntry, value: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
-    question = asked(value, before, model.system)
+    question = model_input(value, before, model.system)
     data = msgspec.json.encode(_request(model, question))
     if len(data) > MAX_REQUEST:
         raise Fault("EMSGSIZE", f"the request to {model.name} is over {MAX_REQUEST >> 20} MiB; send less")

@@ -105,11 +105,11 @@ def caller_of(
     try:
         peer = Peer(sock, process, hosts, sandboxed)
         try:
-            return peer.caller(place.seen(process.pid))
+            return peer.caller(place.place_of(process.pid))
         finally:
             peer.close()
     except OSError as error:
-        raise gone(error) from error
+        raise gone_fault(error) from error
 
 
 class Peer:
@@ -225,16 +225,16 @@ def pidfd_of(sock: socket.socket, pid: int) -> int:
         return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
-            raise gone(error) from error
+            raise gone_fault(error) from error
     # Before Linux 6.5: a reused pid goes unnoticed if a third process holds the connection open. Then the
     # uids of the pid's new owner are compared, and no more.
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        raise gone(error) from error
+        raise gone_fault(error) from error
     if _hung_up(sock):
         os.close(pidfd)
-        raise gone(None)
+        raise gone_fault(None)
     return pidfd
 
 
@@ -247,7 +247,7 @@ def _hung_up(sock: socket.socket) -> bool:
         return True
 
 
-def gone(error: OSError | None) -> Fault:
+def gone_fault(error: OSError | None) -> Fault:
     if error is None or error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA):
         # With hidepid, /proc reports the same for a process that the daemon may not see.
         return Fault("ESRCH", "the calling process is gone, or hidden from the daemon in /proc")

@@ -35,7 +35,7 @@ HERE = Place()
 USER, MNT = (list(syscalls.NAMESPACES).index(name) for name in ("user", "mnt"))
 
 
-def seen(pid: int) -> SeenPlace:
+def place_of(pid: int) -> SeenPlace:
     """Returns the place of a process. Raises OSError if it is gone, or hidden from this process."""
     cwd = _cwd(pid)
     try:

@@ -52,7 +52,7 @@ async def is_readable(sock: socket.socket, seconds: float = MOMENT) -> bool:
     return await _has_come(_Wish(sock, seconds))
 
 
-async def told(note: Note) -> None:
+async def notify(note: Note) -> None:
     """Wait until the function that `note` gets has been called."""
     if not await _has_come(_Wish(note, math.inf)):
         event = trio.Event()

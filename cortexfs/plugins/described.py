@@ -149,7 +149,7 @@ MAX_DECLARED = 32 << 10
 def _check_command(name: str, declared: dict[str, Any]) -> None:
     field = msgspec.convert(declared, CommandField)
     for problem in of_commands((field,)):
-        raise Fault("EINVAL", f"its declaration of a command is wrong: {problem.told('cliCommands')}")
+        raise Fault("EINVAL", f"its declaration of a command is wrong: {problem.sentence('cliCommands')}")
     if name != COMMAND + field.name:
         raise Fault("EINVAL", f"its command {field.name} has another name in its declaration")
     if len(msgspec.json.encode(field)) > MAX_DECLARED:

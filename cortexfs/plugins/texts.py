@@ -62,7 +62,7 @@ class PluginTexts:
         self._skills = {text.name: text for text in known if text.kind == SKILL}
         self._lines = b"".join(msgspec.json.encode(text) + b"\n" for text in known)
 
-    def told(self) -> bytes:
+    def lines(self) -> bytes:
         return self._lines
 
     def skill(self, name: str) -> PluginText | None:

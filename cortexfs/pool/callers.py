@@ -34,9 +34,9 @@ from cortexfs.core.starts import LOOKER
 from cortexfs.linux import syscalls
 from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
-from cortexfs.peers.caller import Caller, Peer, credentials, gone, nobody
+from cortexfs.peers.caller import Caller, Peer, credentials, gone_fault, nobody
 from cortexfs.peers.place import HERE, SeenPlace
-from cortexfs.peers.prompt import told
+from cortexfs.peers.prompt import notify
 from cortexfs.pool.starter import Child, Starter
 
 # The loop waits too, but at most for PROMPT_MS, and not again for PAUSE when that was not enough.
@@ -135,7 +135,7 @@ class Looker:
     async def place_of(self, question: LookQuestion) -> SeenPlace:
         """Returns the place of the process. Raises OSError if it is gone, or hidden from the daemon."""
         if not self._comes_soon(question):
-            await told(partial(self._call_back, question))
+            await notify(partial(self._call_back, question))
         if isinstance(question.answer, OSError):
             raise question.answer
         assert question.answer is not None
@@ -212,7 +212,7 @@ class Look:
         except Fault as fault:
             self._peer = bare(fault)
         except OSError as error:
-            self._peer = gone(error)
+            self._peer = gone_fault(error)
 
     def __enter__(self) -> Look:
         return self
@@ -236,7 +236,7 @@ class Look:
             self._question = None
             return self._peer.caller(seen_place)
         except OSError as error:
-            raise gone(error) from error
+            raise gone_fault(error) from error
 
 
 def _alone(child_and_rights: tuple[Child, list[int]]) -> Child:

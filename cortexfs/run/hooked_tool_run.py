@@ -34,7 +34,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _inputs = msgspec.json.Decoder(dict[str, Any])
 
 
-def shown(request: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
+def with_input_shown(request: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
     """Returns the same call, marked so that the host shows its input first."""
     return hostcalls.ShownCallRequest(*(getattr(request, field) for field in request.__struct_fields__))
 
@@ -53,7 +53,7 @@ class NestedRun(HookedCall, Protocol):
     def close(self) -> None:
         """Note that the call is over, however it ended."""
 
-    async def told(self) -> None:
+    async def log_end(self) -> None:
         """Report how the call ended, in its agent's session."""
 
 
@@ -92,7 +92,7 @@ class HookedRelay(Relay):
         seconds: float,
     ) -> None:
         try:
-            await super().work(pool, plugin, shown(request), caller, seconds)
+            await super().work(pool, plugin, with_input_shown(request), caller, seconds)
             await self._ended(request.invocation.tool_name, seconds)
         finally:
             self._hooked.let_go()

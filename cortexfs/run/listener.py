@@ -255,7 +255,7 @@ class Exec:
             work = relay.work(self._pool, object_.plugin, request, caller, timeout)
             await relay.until_the_end(work)
             if inner:
-                await inner.told()
+                await inner.log_end()
             if relay.news and object_.home is not None and not caller.identity.label:
                 await in_task()
                 await self._tree.renew(object_, relay.news)

@@ -138,7 +138,7 @@ class TextVoice(Voice):
             case frames.Observer() if denial := refusals.denied_to_helper(frame):
                 return self._note(denial)
             case frames.ToolResult() if frame.is_error:
-                return self._note(f"{frame.name}: {refusals.told(frame)}")
+                return self._note(f"{frame.name}: {refusals.sentence(frame)}")
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:

@@ -52,12 +52,12 @@ class Shares:
         for class_, object in layout.objects(self._root, space):
             folder = self._root.joinpath(*layout.object_parts(space, class_, object))
             for name in layout.session_names(folder):
-                if (size := taken(folder / name)) is not None:
+                if (size := size_of(folder / name)) is not None:
                     share.bytes += size
                     share.sessions += 1
 
 
-def taken(folder: Path) -> int | None:
+def size_of(folder: Path) -> int | None:
     """Returns the bytes of a session that count, or None if there is no log."""
     try:
         size = os.stat(folder / EVENTS, follow_symlinks=False).st_size

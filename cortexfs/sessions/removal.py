@@ -17,7 +17,7 @@ from cortexfs.core.errors import bare
 from cortexfs.sessions import disk, layout
 from cortexfs.sessions.beside import Indexes
 from cortexfs.sessions.layout import EVENTS, Address
-from cortexfs.sessions.quota import taken
+from cortexfs.sessions.quota import size_of
 
 TOGETHER = 128  # sessions in a turn, for which writers of other sessions wait
 
@@ -40,7 +40,7 @@ def discard(removals: Iterable[Removal], descriptors: disk.Descriptors, indexes:
     for each in removals:
         each.is_over = True
         try:
-            each.size = taken(each.folder)
+            each.size = size_of(each.folder)
             each.cwd = layout.text(each.folder / "cwd")
             buried.setdefault(each.folder.parent, {})[each] = disk.bury(each.folder)
         except OSError as error:

@@ -60,7 +60,7 @@ def read(path: Path, most: int) -> bytes:
         return found.read(most + 1)
 
 
-def whole(path: Path, most: int, kind: str) -> bytes | None:
+def content_of(path: Path, most: int, kind: str) -> bytes | None:
     """Returns the whole file, or None if it is missing. Raises Fault if it cannot be read, and EMSGSIZE if it
     is longer than `most`. `kind` names its kind in that error."""
     with os_faults(f"{path} cannot be read"):

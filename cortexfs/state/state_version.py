@@ -58,7 +58,7 @@ def settle(state: Path, steps: Sequence[StateStep] = STEPS) -> None:
 
 def version(state: Path) -> int:
     """Returns the state's version, which is 0 if the state has none."""
-    data = believed.whole(state / FILE, MAX_FILE, "version of a state")
+    data = believed.content_of(state / FILE, MAX_FILE, "version of a state")
     if data is None:
         return 0
     try:

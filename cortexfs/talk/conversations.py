@@ -324,7 +324,7 @@ async def _keep(live: LiveSession) -> None:
     """Have the log of a session at rest keep a checkpoint, if the log is long."""
     log_ = live.log
     if isinstance(log_, FileLog) and log_.is_worth_keeping and live.session.last == log_.last:
-        await log_.keep(live.session.kept())
+        await log_.keep(live.session.values())
 
 
 def _digest(data: bytes) -> str:

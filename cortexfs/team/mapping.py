@@ -59,7 +59,7 @@ def parse(text: str, path: str) -> list[tuple[str, str]]:
 
 
 def of_map(path: Path) -> list[tuple[str, str]]:
-    data = believed.whole(path, _MAX_MAP, "map of a team")
+    data = believed.content_of(path, _MAX_MAP, "map of a team")
     return [] if data is None else parse(data.decode(errors="replace"), str(path))
 
 

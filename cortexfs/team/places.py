@@ -62,7 +62,7 @@ class Export(msgspec.Struct, frozen=True):
     agents: str = ""  # the agent here whose policy decides about calls made by agents there
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Returns the export as commands print it in JSON."""
         return {"object": self.object, "to": self.to, "as": self.as_user, "agents": self.agents}
 
@@ -153,7 +153,7 @@ def written(path: Path, value: object) -> None:
 
 def read(path: Path, type_: type[T], title: str) -> T | None:
     """Returns the value in such a file, or None if there is no file."""
-    data = believed.whole(path, _MAX_FILE, title)
+    data = believed.content_of(path, _MAX_FILE, title)
     try:
         return None if data is None else msgspec.json.decode(data, type=type_)
     except UNREADABLE as error:

@@ -106,7 +106,7 @@ async def run_object(
 ) -> None:
     """Run an object with this input to its end, and pass on its frames."""
     path = f"{place.root}/{object_}"
-    stdin = execution.given(input)
+    stdin = execution.input_descriptor(input)
     frames = execution.Frames(object_)
     try:
         process = await trio.lowlevel.open_process(

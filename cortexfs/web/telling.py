@@ -96,7 +96,7 @@ class Telling:
         if isinstance(frame, frames.Question):
             return None if is_past else _form(frame)
         if isinstance(frame, frames.ToolResult) and frame.is_error:
-            return {"output": refusals.told(frame)}
+            return {"output": refusals.sentence(frame)}
         if isinstance(frame, frames.Progress):
             return {"early": True} if frame.message in refusals.EARLY else None
         if is_past or not isinstance(frame, frames.ToolCall | frames.Approval):

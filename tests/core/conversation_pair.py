@@ -61,7 +61,7 @@ class World:
         self.logs[key] += events
         active = self.session(key).active
         if self.echo and active and self.session(key).runs[active.run].state == "active":
-            self.emit(active.run, *spoken(requests.said(active.request.input)[0].text))
+            self.emit(active.run, *spoken(requests.newest_text(active.request.input)[0].text))
             self.finish(active.run)
         for connection in self.connections:
             connection.follow_up()

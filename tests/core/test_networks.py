@@ -46,8 +46,8 @@ def test_a_closed_address_is_reached_where_it_is_granted() -> None:
 
 def test_what_an_address_stands_for() -> None:
     for text in ("64:ff9b::1.2.3.4", "::ffff:1.2.3.4", "2002:102:304::"):
-        assert networks.meant(ip_address(text)) == ip_address("1.2.3.4")
-    assert networks.meant(ip_address("2606::1")) == ip_address("2606::1")
+        assert networks.stands_for(ip_address(text)) == ip_address("1.2.3.4")
+    assert networks.stands_for(ip_address("2606::1")) == ip_address("2606::1")
 
 
 @each_of(

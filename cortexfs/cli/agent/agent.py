@@ -48,7 +48,9 @@ def new(options: argparse.Namespace) -> int:
     if holders := records.holders(state, name):
         whose = f"uid {holders[0]} has an agent {name} already, and both would share their sessions"
         raise Fault("EEXIST", f"{whose}; choose another name, or remove home/{holders[0]}/{CLASS}/{name}")
-    if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
+    if name in (defaults.BASE, *records.names_of_agents(state)) or (
+        root and os.path.lexists(f"{root}/{CLASS}/{name}")
+    ):
         raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
     record, served = _record(options, name, root, _labels(state)), _serves(root, state)
     with state_lock.unserved(state) as alone:
@@ -194,7 +196,7 @@ def remove(options: argparse.Namespace) -> int:
     state, root = places_of(options).state, mounts.if_answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
     system_names = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
-    known = records.named(state) if system_names else []
+    known = records.names_of_agents(state) if system_names else []
     for name in system_names:
         if name == defaults.BASE:
             why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"

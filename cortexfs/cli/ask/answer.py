@@ -70,7 +70,7 @@ def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
         return {}, "the model does not report how many tokens it used"
     table = prices.load()
     cost = table.cost(model, tokens["input_tokens"], tokens["output_tokens"])
-    money = table.told(cost) or f"no price of {model} in {prices.FILE}"
+    money = table.text(cost) or f"no price of {model} in {prices.FILE}"
     fields = {**tokens, "cost": cost, "currency": None if cost is None else table.currency}
     return fields, f"{tokens['input_tokens']:,} tokens in, {tokens['output_tokens']:,} out; {money}"
 

@@ -58,7 +58,7 @@ def session_of(name: str | None) -> str:
 
 def last(root: str) -> LastQuestion:
     """Returns this user's last question on this mount. Raises ENOENT if it or its session is gone."""
-    data = believed.whole(_path(), MAX_FILE, "question")
+    data = believed.content_of(_path(), MAX_FILE, "question")
     with contextlib.suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(data or b"", type=LastQuestion)
         holder = agent_of(found.session) if found.tools else found.object

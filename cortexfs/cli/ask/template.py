@@ -92,7 +92,7 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 def load(name: str) -> AskOptions:
     path = _path(name)
-    data = believed.whole(path, MAX_FILE, "template")
+    data = believed.content_of(path, MAX_FILE, "template")
     if data is None:
         raise Fault(
             "ENOENT", f"there is no template {name!r}{nearest(name, known())}; see: ctx ask --templates"

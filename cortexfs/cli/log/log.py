@@ -79,7 +79,7 @@ def _show(options: argparse.Namespace) -> int:
     used = f"{entry.input_tokens:,} tokens in, {entry.output_tokens:,} out"
     space = "" if entry.space == "private" else f"{entry.space} "
     session = f"{space}session {entry.session}"
-    about = (when(entry.time), _answerer(entry), session, entry.status, used, known.told(cost))
+    about = (when(entry.time), _answerer(entry), session, entry.status, used, known.text(cost))
     print(", ".join(part for part in about if part))
     escape = prose if sys.stdout.isatty() else str
     print(f"\n{quoted(escape(entry.question))}\n\n{escape(entry.answer)}")

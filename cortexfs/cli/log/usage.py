@@ -40,9 +40,9 @@ def show(root: str, query: Wanted, as_json: bool) -> int:
         limit_rows = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
         output.emit({"currency": known.currency, "usage": days, "limits": limit_rows})
         return EXIT_OK
-    rows = [(line.day, line.model, line.agent, *_counts(line), known.told(cost)) for line, cost in costs]
+    rows = [(line.day, line.model, line.agent, *_counts(line), known.text(cost)) for line, cost in costs]
     total = sum((line for line, _ in costs), UsageLine("total", ""))
-    cost = known.told(sum(cost or 0 for _, cost in costs) if known.models else None)
+    cost = known.text(sum(cost or 0 for _, cost in costs) if known.models else None)
     output.table(_HEADS, [*rows, ("total", "", "", *_counts(total), cost)])
     for limit, used in own:
         print(limit.sentence(used, today, Prices(limit.currency)))

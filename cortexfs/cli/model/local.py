@@ -64,7 +64,7 @@ def add_gguf(options: argparse.Namespace) -> int:
     path = Path(os.path.abspath(options.file))
     facts = gguf.facts(path)
     _check_readable(path)
-    name = options.name or weights.named(facts, path)
+    name = options.name or weights.name_of(facts, path)
     known = dict(weights.added(where.config))
     if known.get(name, path) != path:
         mend = "give another --name, or remove that one first"

@@ -150,7 +150,7 @@ def _folder(system: bool) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    data = believed.whole(path, 1 << 20, "unit")
+    data = believed.content_of(path, 1 << 20, "unit")
     return data is not None and data.startswith(MARK.encode())
 
 

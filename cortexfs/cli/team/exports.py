@@ -32,7 +32,7 @@ def export(options: argparse.Namespace) -> int:
         rows = (
             (entry.object, " ".join(entry.to), entry.as_user or "-", entry.agents or "-") for entry in exports
         )
-        return output.print_rows(options.json, [entry.shown for entry in exports], heads, rows)
+        return output.print_rows(options.json, [entry.as_json for entry in exports], heads, rows)
     path = options.object.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:

@@ -43,7 +43,7 @@ class LinkStatus(msgspec.Struct):
 def link_status(places: TeamPlaces) -> LinkStatus | None:
     """Returns the link's report, or None if no link has written one."""
     try:
-        data = believed.whole(places.status, _MAX_FILE, "the status of a link")
+        data = believed.content_of(places.status, _MAX_FILE, "the status of a link")
         return None if data is None else msgspec.json.decode(data, type=LinkStatus)
     except (Fault, *UNREADABLE):
         return None
@@ -82,7 +82,9 @@ def status(options: argparse.Namespace) -> int:
         report.problem = f"the link (pid {report.pid}) is stopped; let it go on: kill -CONT {report.pid}"
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
-        rows = [export.shown | {"problem": report.exports.get(path, "")} for path, export in exports.items()]
+        rows = [
+            export.as_json | {"problem": report.exports.get(path, "")} for path, export in exports.items()
+        ]
         output.emit(
             {
                 "team": member.team,

@@ -53,7 +53,7 @@ def checked(data: bytes, file: str = FILE) -> tuple[JsonManifest, tuple[Problem,
     result = read(data)
     if result.manifest is None:
         rest = len(result.errors) - 1
-        message = result.errors[0].told(file)
+        message = result.errors[0].sentence(file)
         raise Fault("EINVAL", f"{message} ({rest} more)" if rest else message)
     return result.manifest, result.warnings
 

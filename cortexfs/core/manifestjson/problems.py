@@ -66,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
     def is_error(self) -> bool:
         return self.category in ERRORS
 
-    def told(self, file: str) -> str:
+    def sentence(self, file: str) -> str:
         """Returns one sentence with file, field, fault and remedy."""
         place = f"{file}: {self.path}" if self.path else file
         return f"{place}: {self.fault}; {self.mend}"

@@ -44,7 +44,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         price = self.models[pattern]
         return (price.input * input_tokens + price.output * output_tokens) / MILLION
 
-    def told(self, cost: float | None) -> str:
+    def text(self, cost: float | None) -> str:
         """Returns money for people, such as `0.0123 USD`, or nothing for an unknown cost."""
         return "" if cost is None else f"{cost:.{2 if cost >= 100 else 4}f} {self.currency}"
 

@@ -94,13 +94,13 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             return sum(line.money for line in entries)
         return sum(line.input_tokens + line.output_tokens for line in entries)
 
-    def told(self, amount: float, prices: Prices) -> str:
-        return prices.told(amount) if self.money is not None else f"{amount:,.0f} tokens"
+    def amount_text(self, amount: float, prices: Prices) -> str:
+        return prices.text(amount) if self.money is not None else f"{amount:,.0f} tokens"
 
     def sentence(self, used: float, day: str, prices: Prices) -> str:
-        limit = self.told(self.tokens or self.money or 0, prices)
+        limit = self.amount_text(self.tokens or self.money or 0, prices)
         return (
-            f"{self.told(used, prices)} of {limit} are used this month for {', '.join(self.models)}; "
+            f"{self.amount_text(used, prices)} of {limit} are used this month for {', '.join(self.models)}; "
             f"the limit begins again on {following(day)}"
         )
 

@@ -195,10 +195,10 @@ def _view(question: PolicyQuery, _judgment: ConfirmVerdict | None) -> LayerParts
         return None
     if thing.is_its_model:
         return (PASS, "its own model needs no line in its mount table", "the agent's model")
-    return seen(caller.name, caller.mounts, thing.path)
+    return mount_answer(caller.name, caller.mounts, thing.path)
 
 
-def seen(agent: str, mounts: str, path: str) -> LayerParts:
+def mount_answer(agent: str, mounts: str, path: str) -> LayerParts:
     """Returns the answer of an agent's mount table about running the object at `path`."""
     file = f"{agent}.d/mount"
     if not mounts:

@@ -17,7 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import DISABLE, without
 from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import approved_up_to
-from cortexfs.core.policy.decision import DENY, seen
+from cortexfs.core.policy.decision import DENY, mount_answer
 from cortexfs.core.policy.risk import (
     BLOCK,
     DEFAULT,
@@ -277,7 +277,7 @@ def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
         if rule.class_ not in IN_TREE or is_alias or (rule.class_, rule.name) == ("model", agent.model):
             continue
         path = f"{world.root}/{path_of((rule.class_, rule.name))}"
-        result, why, _ = seen(agent.name, agent.mounts, path)
+        result, why, _ = mount_answer(agent.name, agent.mounts, path)
         if result == DENY:
             text = f"{why}, so this line has no effect: {rule.text}"
             yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, text)

@@ -35,7 +35,7 @@ def denied_to_helper(frame: Observer) -> str:
     return f"denied to a helper: {frame.content}" if frame.source == HELPERS else ""
 
 
-def told(frame: ToolResult) -> str:
+def sentence(frame: ToolResult) -> str:
     """Returns the failure for a person: the code and the reason, without the marks."""
     if is_denied(frame):
         return f"denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"

@@ -156,7 +156,7 @@ def refusal(fault: Fault, request: str | None = None) -> Refusal:
     return frames.Error(request=request, code=fault.code, message=jsontext.clipped(fault.message))
 
 
-def said(value: Input) -> list[frames.Text]:
+def newest_text(value: Input) -> list[frames.Text]:
     """Returns the text of the newest message in an input, for the log as the user's message. Raises EINVAL
     for a field of another shape, which checked requests do not have."""
     if isinstance(value, str):

@@ -193,7 +193,7 @@ class Session:
         self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
         return LogEvent(number, head.run or "", run is not None and run.state == "over", line)
 
-    def kept(self) -> bytes:
+    def values(self) -> bytes:
         """Returns the values of this session for `restore`."""
         leaps = [(leap.start, leap.stop) for leap in self._leaps]
         return msgspec.msgpack.encode(_Kept(self.first, self.last, self.cwd, self.runs, leaps))
@@ -347,7 +347,7 @@ class Session:
         run, request = accepted
         fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
         start = LoggedStart(**fields, ts=self._now(), cwd=request.cwd, digest=self.runs[run].digest)
-        user = frames.Message(role="user", content=requests.said(request.input))
+        user = frames.Message(role="user", content=requests.newest_text(request.input))
         return self._append(run, start, user)
 
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:

@@ -68,7 +68,7 @@ class Tree:
         object_ = self.object_at(inode)
         return object_ if object_ and object_.home in (None, uid) else None
 
-    def named(self, key: Key) -> Object | None:
+    def object_of(self, key: Key) -> Object | None:
         return self.registry.objects.get(key)
 
     def object_at(self, inode: int) -> Object | None:

@@ -134,7 +134,7 @@ def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[Com
     except msgspec.ValidationError as error:
         raise Fault("EPROTO", f"its module exports wrong cliCommands: {error}") from None
     for problem in of_commands(more):
-        raise Fault("EPROTO", f"its module exports a wrong command: {problem.told('cliCommands')}")
+        raise Fault("EPROTO", f"its module exports a wrong command: {problem.sentence('cliCommands')}")
     return tuple({command.name: command for command in (*more, *declared)}.values())
 
 

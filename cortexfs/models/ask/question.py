@@ -132,7 +132,7 @@ class _Fields(msgspec.Struct):
     role: str | None = None  # {"role":"user","content":...} is a short form of one message
 
 
-def asked(value: Input, history: Sequence[Message] = (), system: str = "") -> ModelInput:
+def model_input(value: Input, history: Sequence[Message] = (), system: str = "") -> ModelInput:
     """Returns the question after the messages of the history. `system` is used if the question has no system
     prompt. Raises EINVAL for a wrong shape."""
     before = tuple(filter(None, map(remembered, history)))

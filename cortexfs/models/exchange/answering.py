@@ -27,7 +27,7 @@ from cortexfs.core.frames import Frame, Message, Progress, Usage
 from cortexfs.core.models import sse
 from cortexfs.models.ask.driver import Turn
 from cortexfs.models.ask.model import ModelEntry, NoAnswer
-from cortexfs.models.ask.question import ModelInput, asked
+from cortexfs.models.ask.question import ModelInput, model_input
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
@@ -92,7 +92,7 @@ class Attempts:
         return await trio.to_thread.run_sync(prepare, before) if large else prepare(before)
 
     def _prepare(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
-        question = asked(self._turn.input, before, self._model.system)
+        question = model_input(self._turn.input, before, self._model.system)
         return question, None if question.schema is None else Schema(question.schema)
 
     async def _next(self, failure: ProviderFailure, shrinkable: bool) -> None:

@@ -107,7 +107,7 @@ def remove(config: Path, name: str) -> bool:
     return True
 
 
-def named(facts: gguf.ModelFileFacts, path: Path) -> str:
+def name_of(facts: gguf.ModelFileFacts, path: Path) -> str:
     """Returns the default name of a model: its organization, and the name of its file."""
     model = path.name.removesuffix(SUFFIX).lower()
     return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"

@@ -76,7 +76,7 @@ class Providers:
     def read(self, name: str) -> Provider:
         """Returns the provider of that name. Raises ENOENT if there is none."""
         path = self.path(name)
-        if (data := believed.whole(path, MAX_FILE, "provider")) is None:
+        if (data := believed.content_of(path, MAX_FILE, "provider")) is None:
             raise _missing(name)
         return files.decode(data, str(path))
 

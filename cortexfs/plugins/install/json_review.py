@@ -37,7 +37,7 @@ def errors(folder: Path) -> list[InstallCheck]:
         data = (folder / FILE).read_bytes()
     except OSError:
         return []
-    return [InstallCheck(FILE, problem.told(str(folder / FILE))) for problem in read(data).errors]
+    return [InstallCheck(FILE, problem.sentence(str(folder / FILE))) for problem in read(data).errors]
 
 
 def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, ...]) -> list[InstallCheck]:

@@ -106,7 +106,7 @@ def _without_hash(data: bytes) -> bytes:
     value = jsontext.decode(data, FILE) if len(data) <= MAX_BYTES else None
     if not isinstance(value, dict):
         problem = Problem("invalid_json", "", "is not one JSON object of at most 1 MiB", "write one")
-        raise Fault("EINVAL", problem.told(FILE))
+        raise Fault("EINVAL", problem.sentence(FILE))
     fields = {key: item for key, item in value.items() if key not in ("hash", "signature")}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 

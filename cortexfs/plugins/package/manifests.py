@@ -77,7 +77,7 @@ def parse_json(data: bytes, package: bytes | None = None, folder: str = "") -> J
     )
 
 
-def told(warnings: tuple[Problem, ...]) -> list[str]:
+def warning_lines(warnings: tuple[Problem, ...]) -> list[str]:
     """Returns a line for each kind of warning, with the count and the first places of it."""
     kinds: dict[str, list[Problem]] = {}
     for problem in warnings:
@@ -87,7 +87,7 @@ def told(warnings: tuple[Problem, ...]) -> list[str]:
 
 def _line(first: Problem, *others: Problem) -> str:
     if not others:
-        return first.told(JSON_FILE)
+        return first.sentence(JSON_FILE)
     places = [problem.path for problem in (first, *others)]
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     where = f"{', '.join(places[:SHOWN])}{more}"

@@ -34,7 +34,7 @@ from cortexfs.agents.window.context import (
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
-from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, asked
+from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, model_input
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 from tests.tables import each_of
 
@@ -79,7 +79,7 @@ def test_everything_goes_along_where_there_is_room() -> None:
         "Be kind.", [NOW], step("c1", "out"), said, [Pin("1.md", "I am Ann.")], Summary(1, 1, "Hi.")
     )
     pack = plan(parts, 8192, 2048)
-    assert pack.messages == (*asked("x", said).said[:-1], NOW, *parts.steps)
+    assert pack.messages == (*model_input("x", said).said[:-1], NOW, *parts.steps)
     pinned, earlier = f"{context.PINNED}\n- I am Ann.", f"{context.EARLIER}\nHi."
     assert pack.system == f"Be kind.\n\n{pinned}\n\n{earlier}"
     assert pack.forgotten == ()
@@ -107,7 +107,7 @@ def test_the_oldest_turns_are_left_out_and_what_stays_begins_with_the_user() -> 
     assert 4 < len(pack.messages) < 80
     assert pack.messages[0].role == "user"
     assert list(pack.forgotten) + said[len(pack.forgotten) :] == said
-    assert texts(pack.messages) == [*texts(asked("x", said).said)[len(pack.forgotten) : -1], "and now?"]
+    assert texts(pack.messages) == [*texts(model_input("x", said).said)[len(pack.forgotten) : -1], "and now?"]
 
 
 def test_the_beginning_of_one_question_is_that_of_the_next() -> None:
@@ -183,7 +183,7 @@ def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
     said = history(2)
     pack = plan(WindowParts("S", [NOW], steps, said), 12_000, 2000)
     assert pack.forgotten == ()
-    assert pack.messages[:4] == asked("x", said).said[:4]
+    assert pack.messages[:4] == model_input("x", said).said[:4]
     outputs = [each.text for each in pack.messages if each.role == "tool"]
     assert len(outputs[0]) < SHORT + 300
     assert outputs[-1] == steps[-1].text  # the last step is whole
@@ -284,7 +284,7 @@ def test_a_summary_is_asked_for_with_what_was_before() -> None:
     content = request["messages"][0]["content"]
     assert content.startswith("Notes so far:\nThey met.\n\nUser: user 0 xxx")
     assert "\n\nAssistant: assistant 1 " in content
-    assert asked(request).system.startswith("You write notes")
+    assert model_input(request).system.startswith("You write notes")
 
 
 @each_of("limit", [256, 2048, 8192, 100_000])

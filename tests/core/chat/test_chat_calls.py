@@ -15,10 +15,10 @@ from cortexfs.chat.calls import (
     Show,
     ShownCall,
     Surroundings,
-    asked,
     called,
     line,
     page,
+    question_of,
     resulted,
 )
 from cortexfs.chat.printing import MARKS, STYLES, marked
@@ -64,7 +64,9 @@ def test_whatever_a_line_leaves_out_is_counted() -> None:
 def test_a_command_is_shown_verbatim() -> None:
     # commands.md: "below it the command of `shell.exec`"
     given = {"cmd": "cat <<X\n  two  spaces\ttab\x1b[2J\nX", "cwd": "/srv"}
-    assert asked(approval("shell.exec", given, "it runs\na program"), Surroundings(), None) == ShownCall(
+    assert question_of(
+        approval("shell.exec", given, "it runs\na program"), Surroundings(), None
+    ) == ShownCall(
         [
             Show("call", "shell.exec cwd=/srv"),
             Show("code", "  cat <<X"),
@@ -75,13 +77,13 @@ def test_a_command_is_shown_verbatim() -> None:
         ],
         [],
     )
-    assert len(asked(approval("shell.exec", given), Surroundings(), []).shows) == 1
+    assert len(question_of(approval("shell.exec", given), Surroundings(), []).shows) == 1
 
 
 def test_what_does_not_fit_the_screen_is_counted() -> None:
     # chat.md: "The number of omitted lines is shown"
     given = {"cmd": "\n".join(f"line {number}" for number in range(20))}
-    shown, rest = asked(approval("shell.exec", given), SMALL, None)
+    shown, rest = question_of(approval("shell.exec", given), SMALL, None)
     assert [show.kind for show in shown] == ["call", *["code"] * 6, "note", "question"]
     assert shown[-2].text == "  ... 14 more lines"
     assert shown[-1].text == f"Allow shell.exec (run_process)?{HINT}"
@@ -109,7 +111,7 @@ def test_a_long_pad_hides_nothing(name: str) -> None:
     # issue: "a line over 400 characters is cut without the hint, and `y` approves what was not shown"
     attack = "echo" + " " * 400 + "; rm -rf /" + "x" * 700
     given = {"path": "f", "content": attack} if name == "fs.write" else {"cmd": attack}
-    told = asked(approval(name, given), SMALL, None)
+    told = question_of(approval(name, given), SMALL, None)
     assert not any("rm -rf" in each.text for each in told.shows) or name == "t"
     said, _ = pages(told)
     assert attack in said
@@ -118,10 +120,10 @@ def test_a_long_pad_hides_nothing(name: str) -> None:
 def test_a_long_command_is_paged() -> None:
     # the module: "The first page is bounded by the screen, later ones by what a terminal scrolls back"
     lines = [f"line {number};" for number in range(1200)]
-    said, counts = pages(asked(approval("shell.exec", {"cmd": "\n".join(lines)}), SMALL, None))
+    said, counts = pages(question_of(approval("shell.exec", {"cmd": "\n".join(lines)}), SMALL, None))
     assert said == "".join(lines[6:])
     assert max(counts) == SCROLLED + 2  # a note and the question besides
-    wide = asked(approval("shell.exec", {"cmd": "\U000e0041" * 8000}), SMALL, None)
+    wide = question_of(approval("shell.exec", {"cmd": "\U000e0041" * 8000}), SMALL, None)
     said, counts = pages(wide)
     assert said == "\\U000e0041" * 8000
     assert max(counts) == 10 + 2  # of 400 characters, which take 51 rows
@@ -129,10 +131,10 @@ def test_a_long_command_is_paged() -> None:
 
 def test_a_reason_and_effects_are_not_cut_unseen() -> None:
     effects = [f"write_file {'e' * 1200}-end"]
-    told = asked(Approval(call="c", name="t", input={}, effects=effects, reason=""), SMALL, None)
+    told = question_of(Approval(call="c", name="t", input={}, effects=effects, reason=""), SMALL, None)
     assert "characters more" in told.shows[-1].text
     assert "-end" in pages(told)[0]
-    told = asked(
+    told = question_of(
         Approval(call="c", name="t", input={}, effects=effects, reason="r" * 1200 + "-last"), SMALL, None
     )
     assert "-last. Allow t?" in pages(told)[0]
@@ -168,7 +170,7 @@ def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
         ("fs.replace", {"path": attack, "old": "a", "new": attack}),
     ):
         asking = Approval(call="c", name=name, input=given, effects=[attack], reason=attack)
-        shown = " ".join(each.text for each in asked(asking, SMALL, None).shows)
+        shown = " ".join(each.text for each in question_of(asking, SMALL, None).shows)
         assert hidden not in shown
         assert ascii(hidden)[1:-1].lower() in shown.lower() or hidden.isspace()
     assert hidden not in calls.written({"cmd": attack})
@@ -177,7 +179,7 @@ def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
 
 def test_a_newline_in_an_argument_is_no_line() -> None:
     given = {"path": "f", "note": "x\n  rm -rf /\nAllow fs.read?"}
-    (question,), _ = asked(approval("fs.move", given), SMALL, None)
+    (question,), _ = question_of(approval("fs.move", given), SMALL, None)
     assert "\n" not in question.text
     assert '"x\\n  rm -rf /\\nAllow fs.read?"' in question.text
 
@@ -194,7 +196,7 @@ def test_a_newline_in_an_argument_is_no_line() -> None:
 )
 def test_what_is_no_call_of_that_kind_is_a_line(name: str, given: Any) -> None:
     assert called(name, given, SMALL) == ShownCall([Show("call", line(name, given, 200))], [])
-    (question,), _ = asked(approval(name, given), SMALL, None)
+    (question,), _ = question_of(approval(name, given), SMALL, None)
     assert question.text.startswith(f"Allow {name} ")
     assert question.text.endswith(" (run_process)?")
 

@@ -372,7 +372,7 @@ def test_each_problem_names_file_field_and_mend() -> None:
         manifestjson.checked(b"{}")
     whole, warnings = manifestjson.checked(msgspec.json.encode(SOUND | {"x": 1}))
     assert whole == manifest()
-    assert [one.told("m") for one in warnings] == ["m: x: is an unknown key; it is ignored"]
+    assert [one.sentence("m") for one in warnings] == ["m: x: is an unknown key; it is ignored"]
 
 
 def test_what_is_no_json_object_is_refused() -> None:

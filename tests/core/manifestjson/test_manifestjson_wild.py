@@ -89,4 +89,4 @@ def test_whatever_stands_anywhere_is_a_manifest_or_an_error_with_a_mend(
         assert problem.category in problems.ERRORS.keys() | problems.WARNINGS.keys()
         assert problem.fault
         assert problem.mend
-        assert "\n" not in problem.told("manifest.json")
+        assert "\n" not in problem.sentence("manifest.json")

@@ -11,7 +11,7 @@ from cortexfs.core.frames import Message
 from cortexfs.core.frames import Text as Said
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.model import model_of
-from cortexfs.models.ask.question import ModelInput, PastCall, PromptMedia, PromptText, ToolOffer, asked
+from cortexfs.models.ask.question import ModelInput, PastCall, PromptMedia, PromptText, ToolOffer, model_input
 from cortexfs.models.ask.question import PromptMessage as Turn
 from tests.tables import each_of
 
@@ -41,12 +41,12 @@ HI = Turn("user", (PromptText("hi"),))
 )
 def test_text_in_every_shape_continues_the_session(value: Any) -> None:
     # issue: "sessions with history sent as real messages"
-    assert asked(value, HISTORY) == ModelInput(said=(*REMEMBERED, HI))
+    assert model_input(value, HISTORY) == ModelInput(said=(*REMEMBERED, HI))
 
 
 def test_messages_with_an_assistant_s_are_the_whole_conversation() -> None:
     value = {"messages": [USER, {"role": "assistant", "content": "x"}, USER]}
-    whole = asked(value, HISTORY)
+    whole = model_input(value, HISTORY)
     assert whole.is_complete
     assert whole.said == (HI, Turn("assistant", (PromptText("x"),)), HI)
 
@@ -67,7 +67,7 @@ def test_everything_that_an_input_may_say() -> None:
         "effort": "high",
         "temperature": 0.5,
     }
-    assert asked(value) == ModelInput(
+    assert model_input(value) == ModelInput(
         said=(
             Turn("user", (PromptText("hi"), PromptMedia("image", "image/png", "aGk="))),
             Turn("assistant", (), (PastCall("c1", "f", {"a": 1}),)),
@@ -100,7 +100,7 @@ def test_what_openai_s_clients_send_is_understood() -> None:
         ],
         "tools": [{"type": "function", "function": function}],
     }
-    got = asked(value)
+    got = model_input(value)
     assert got.said[0].parts == (PromptMedia("image", url="https://x/i.png"),)
     assert got.said[1].parts == (PromptMedia("image", "image/png", "aGk="),)
     assert got.said[2].calls == (PastCall("c", "f", {"a": 1}),)
@@ -141,7 +141,7 @@ WRONG: list[tuple[Any, str]] = [
 @each_of(("value", "words"), WRONG)
 def test_what_is_wrong_is_told_with_its_path(value: Any, words: str) -> None:
     with pytest.raises(Fault, match=words) as caught:
-        asked(value)
+        model_input(value)
     assert caught.value.code == "EINVAL"
 
 
@@ -150,7 +150,7 @@ def test_a_models_own_system_prompt_is_for_questions_without_one() -> None:
     controls = {"id": "m", "limit": "", "default": "system=be terse\ntemperature=0\n", "effort": ""}
     model = model_of(Object(class_="model", name="p/m", description=""), lambda _, name: controls[name])
     assert (model.system, model.default) == ("be terse", {"temperature": 0})
-    assert asked("x", (), model.system).system == "be terse"
-    assert asked({"content": "x"}, (), model.system).system == "be terse"
-    assert asked({"content": "x", "system": "in verse"}, (), model.system).system == "in verse"
-    assert asked("x").system == ""
+    assert model_input("x", (), model.system).system == "be terse"
+    assert model_input({"content": "x"}, (), model.system).system == "be terse"
+    assert model_input({"content": "x", "system": "in verse"}, (), model.system).system == "in verse"
+    assert model_input("x").system == ""

@@ -56,10 +56,10 @@ def test_facts(tmp_path: Path) -> None:
     known = read(tmp_path, file(*WHOLE) + b"tensors follow")
     assert known == gguf.ModelFileFacts("A Model", "Some One", "llama", 2048, True, "mit")
     # abi.md 2.6
-    assert weights.named(known, tmp_path / "Some Model-Q4.gguf") == "some-one/some-model-q4"
+    assert weights.name_of(known, tmp_path / "Some Model-Q4.gguf") == "some-one/some-model-q4"
     bare = read(tmp_path, file(("general.architecture", "x")))
     assert (bare.context, bare.chats) == (None, False)
-    assert weights.named(bare, Path("/m/tiny.gguf")) == "local/tiny"
+    assert weights.name_of(bare, Path("/m/tiny.gguf")) == "local/tiny"
 
 
 def test_the_head_ends_where_the_vocabulary_begins(tmp_path: Path) -> None:

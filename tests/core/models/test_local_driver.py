@@ -8,7 +8,7 @@ from typing import Any
 from cortexfs.core.frames import Progress
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
-from cortexfs.models.ask.question import asked
+from cortexfs.models.ask.question import model_input
 from cortexfs.models.local.driver import MAX_TOKENS, SPAN, TIMES, UNIT, LocalReader, repeats, request
 from tests.tables import each_of
 
@@ -31,12 +31,12 @@ def test_an_answer_has_so_many_tokens(
 ) -> None:
     # docs/engine.md: "512 tokens, unless"
     model = ModelEntry("local/m", "m", default=default)
-    assert request(model, asked({"input": "hi", **given}, [])).get("max_tokens") == most
+    assert request(model, model_input({"input": "hi", **given}, [])).get("max_tokens") == most
 
 
 def read(*texts: str, **given: Any) -> tuple[int, LocalReader]:
     """Returns how many of the texts the reader takes, and the reader."""
-    reader = LocalReader(asked({"input": "hi", **given}, []))
+    reader = LocalReader(model_input({"input": "hi", **given}, []))
     for number, text in enumerate(texts, 1):
         chunk = {"choices": [{"index": 0, "delta": {"content": text}}]}
         reader.read(ServerEvent("", json.dumps(chunk).encode()))

@@ -27,14 +27,14 @@ def test_a_price_is_for_a_million_tokens_and_the_longest_name_counts() -> None:
 def test_what_has_no_price_costs_what_is_not_known() -> None:
     # abi.md 8.13: never nothing
     assert PRICES.cost("anthropic/claude", 10, 10) is None
-    assert PRICES.told(None) == ""
-    assert PRICES.told(0.01234) == "0.0123 USD"
-    assert PRICES.told(1234.5) == "1234.50 USD"
+    assert PRICES.text(None) == ""
+    assert PRICES.text(0.01234) == "0.0123 USD"
+    assert PRICES.text(1234.5) == "1234.50 USD"
 
 
 @each_of(("cost", "text"), [(99.99, "99.9900 USD"), (100, "100.00 USD")])
 def test_money_from_100_on_has_two_decimals(cost: float, text: str) -> None:
-    assert PRICES.told(cost) == text
+    assert PRICES.text(cost) == text
 
 
 @each_of(

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from cortexfs.core.frames import Message, ToolCall
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
-from cortexfs.models.ask.question import ModelInput, PastCall, PromptMessage, PromptText, ToolOffer, asked
+from cortexfs.models.ask.question import (
+    ModelInput,
+    PastCall,
+    PromptMessage,
+    PromptText,
+    ToolOffer,
+    model_input,
+)
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats.format import sent
 from tests.tables import each_of
@@ -131,5 +138,5 @@ def test_each_tool_has_a_name_of_its_own_that_providers_take(names: list[str]) -
 
 @given(COMPONENT)
 def test_every_name_of_a_tool_can_be_asked_with(name: str) -> None:
-    what = asked({"input": "hi", "tools": [{"name": name}]})
+    what = model_input({"input": "hi", "tools": [{"name": name}]})
     assert [tool.name for tool in what.tools] == [name]

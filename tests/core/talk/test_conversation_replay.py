@@ -24,7 +24,7 @@ def begun(id_: str | None = None) -> Session:
 
 def restored(session: Session) -> Session:
     again = new_session()
-    again.restore(session.kept())
+    again.restore(session.values())
     return again
 
 
@@ -45,7 +45,7 @@ def test_of_numbers_only_those_that_no_event_has_are_kept(number: int, leaps: li
     session.emit("r-1", frames.Delta(text="x"))
     session.emit_deltas("r-1", ["x", "y"])
     session.finish("r-1")
-    assert msgspec.msgpack.decode(session.kept())[-1] == leaps
+    assert msgspec.msgpack.decode(session.values())[-1] == leaps
 
 
 def test_a_log_may_begin_in_the_middle_of_an_answer() -> None:

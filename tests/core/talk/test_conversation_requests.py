@@ -26,7 +26,7 @@ from cortexfs.core.talk.requests import (
     SessionKey,
     decode,
     encode,
-    said,
+    newest_text,
 )
 from tests.tables import each_of
 
@@ -220,7 +220,7 @@ def test_an_id_of_the_longest_is_kept() -> None:
 )
 def test_the_users_message_is_the_newest(value: Any, expected: list[str]) -> None:
     # abi.md 5.8, 5.21
-    assert [part.text for part in said(value)] == expected
+    assert [part.text for part in newest_text(value)] == expected
 
 
 def test_whose_session_it_is() -> None:

@@ -108,8 +108,8 @@ def test_one_that_is_made_again_is_another_and_nothing_of_the_first_is_kept() ->
 
 def test_a_name_means_ones_own_first_if_that_works() -> None:
     both = Registry({one.key: one for one in (*EXAMPLES, own("coder"), own("coder", 2, "broken: by test"))})
-    assert both.meant("agent", "coder", UID) == ("agent", "home/1000/coder")
-    assert both.meant("agent", "coder", 2) == both.meant("agent", "coder", None) == ("agent", "coder")
+    assert both.key_of("agent", "coder", UID) == ("agent", "home/1000/coder")
+    assert both.key_of("agent", "coder", 2) == both.key_of("agent", "coder", None) == ("agent", "coder")
     assert both.names("agent") == ("coder",)
     assert both.names("agent", UID) == ("coder",)
 

@@ -71,7 +71,7 @@ async def test_a_call_runs_so_many_tools_and_no_more() -> None:
     # abi.md 7.7: "A call of the shell runs at most 1,000 tools"
     agent = Agent()
     for _ in range(MAX_CALLS):
-        await agent.calls.begin(TOOL, False, 0).told()
+        await agent.calls.begin(TOOL, False, 0).log_end()
     with pytest.raises(Fault) as refused:
         agent.calls.begin(TOOL, False, 0)
     assert refused.value.code == "EMFILE"
@@ -93,7 +93,7 @@ async def test_what_goes_on_at_the_end_has_ended_and_is_heard_no_more() -> None:
     ]
     assert [one.is_error for one in results if isinstance(one, ToolResult)] == [False, True]
     assert len(str(results[0])) < MAX_TOLD + 500
-    await going.told()
+    await going.log_end()
     assert agent.said == [*calls, *results]
     assert agent.world.nested.of(agent.calls.token) is None
 
@@ -116,7 +116,7 @@ async def test_a_shell_that_outlives_the_run_says_nothing_and_leaves_no_host() -
     agent.calls.close()
     await agent.calls.end()
     said = [*agent.said]
-    await inner.told()
+    await inner.log_end()
     assert agent.said == said
     assert agent.world.over == [agent.calls.token, inner.token]
 
@@ -145,7 +145,7 @@ async def test_a_shell_below_has_a_token_that_ends_with_it_or_with_what_is_above
     known = agent.world.nested.of
     assert len({inner.token, left.token, agent.calls.token}) == 3
     assert known(inner.token)
-    await inner.told()
+    await inner.log_end()
     assert known(inner.token) is None
     agent.calls.close()
     assert known(left.token) is None

@@ -186,7 +186,7 @@ async def test_where_both_are_the_one_of_agent_works(tmp_path: Path) -> None:
         assert (await world.read(f"{AGENTS}/mine.d/status")).startswith(
             b"broken: agent/mine exists, and your sessions"
         )
-        assert world.fs.tree.registry.meant("agent", "mine", UID) == ("agent", "mine")
+        assert world.fs.tree.registry.key_of("agent", "mine", UID) == ("agent", "mine")
         await world.fs.apply(Registry({CODER.key: CODER}))  # agent/mine is removed
         assert await world.read(f"{AGENTS}/mine.d/status") == b"ready\n"
 

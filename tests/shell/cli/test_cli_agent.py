@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
 ) -> None:
     assert new(*words) == status
     assert said in capsys.readouterr().err
-    assert records.named(state) == []
+    assert records.names_of_agents(state) == []
 
 
 def test_a_named_mount_has_to_be_there(
@@ -202,7 +202,7 @@ def test_agents_of_agent_are_the_daemon_owners(
     assert "there is agent/theirs already, and home/" in capsys.readouterr().err
     assert main(["agent", "new", "mine", "--description", "x"]) == 2
     assert main(["agent", "rm", "mine", "--yes"]) == 1
-    assert records.named(state) == ["theirs"]
+    assert records.names_of_agents(state) == ["theirs"]
 
 
 def test_one_that_cannot_be_set_up_is_removed_again(
@@ -214,7 +214,7 @@ def test_one_that_cannot_be_set_up_is_removed_again(
     assert new("mine", "--home") == 1
     assert "label is refused: No such file or directory" in capsys.readouterr().err
     assert list(agents.iterdir()) == []
-    assert records.named(state) == []
+    assert records.names_of_agents(state) == []
 
 
 def test_no_name_is_taken_that_a_user_has(
@@ -238,7 +238,7 @@ def test_what_is_removed_leaves_nothing_for_the_next_of_its_name(
     assert main(["agent", "rm", "one", "agent/two", "one", "--yes"]) == 0
     said = capsys.readouterr().err
     assert "removed agent/one, agent/two; sessions stay" in said
-    assert records.named(state) == ["three"]
+    assert records.names_of_agents(state) == ["three"]
     assert set(ControlStore(state / "tree").load().values) == {("agent", "three")}
 
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_removed_is_said_before_anything_is(
     assert new("coder") == 0
     assert main(["agent", "rm", *names, "--yes"]) == status
     assert said in capsys.readouterr().err
-    assert records.named(state) == ["coder"]
+    assert records.names_of_agents(state) == ["coder"]
 
 
 def test_without_yes_somebody_has_to_answer(
@@ -279,14 +279,14 @@ def test_without_yes_somebody_has_to_answer(
     type_in(monkeypatch, "y\n")
     assert main(["agent", "rm", "coder"]) == 2
     assert "say --yes" in capsys.readouterr().err
-    assert records.named(state) == ["coder"]
+    assert records.names_of_agents(state) == ["coder"]
 
 
 def test_a_damaged_record_can_be_removed(root: Path, state: Path) -> None:
     (state / "agents").mkdir(parents=True)
     (state / "agents" / "bad.json").write_text("{")
     assert main(["agent", "rm", "bad", "--yes"]) == 0
-    assert records.named(state) == []
+    assert records.names_of_agents(state) == []
 
 
 # list
@@ -373,7 +373,7 @@ def test_a_mount_with_another_state_is_not_waited_for(
         assert main(["agent", "rm", "coder", "--yes"]) == 0
     said = capsys.readouterr().err
     assert said.count(f"the mount at {root} has another state and does not show the change") == 2
-    assert records.named(state) == []
+    assert records.names_of_agents(state) == []
 
 
 @pytest.mark.usefixtures("served")

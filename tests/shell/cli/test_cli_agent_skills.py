@@ -35,7 +35,7 @@ def test_a_skill_that_is_not_there_is_refused(
 ) -> None:
     assert main([*NEW, name]) == 2
     assert f"there is no skill {name}{near}" in capsys.readouterr().err
-    assert "one" not in records.named(state)
+    assert "one" not in records.names_of_agents(state)
 
 
 def test_one_that_is_there_or_is_to_come_is_given(state: Path) -> None:

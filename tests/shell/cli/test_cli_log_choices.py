@@ -22,7 +22,7 @@ def test_prices_are_those_of_the_users_file(folder: Path) -> None:
     folder.mkdir()
     (folder / "prices.toml").write_text('currency = "EUR"\n[models."openai/*"]\ninput = 2\noutput = 8\n')
     found = prices.load()
-    assert found.told(found.cost("openai/gpt", 1_000_000, 0)) == "2.0000 EUR"
+    assert found.text(found.cost("openai/gpt", 1_000_000, 0)) == "2.0000 EUR"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from cortexfs.client import attaching
 from cortexfs.core.errors import Fault
-from cortexfs.models.ask.question import PromptMedia, PromptText, asked
+from cortexfs.models.ask.question import PromptMedia, PromptText, model_input
 
 SEES = ("chat", "vision", "pdf_input")
 FILES = {
@@ -27,7 +27,7 @@ def test_pictures_and_pdfs_go_as_what_they_are(media_type: str) -> None:
     data = FILES[media_type]
     named, part = attaching.parts("notes.txt", data, SEES)
     assert (part["media_type"], base64.b64decode(part["data"])) == (media_type, data)
-    (said,) = asked({"content": [{"type": "text", "text": "look"}, named, part]}).said
+    (said,) = model_input({"content": [{"type": "text", "text": "look"}, named, part]}).said
     assert said.text == "look\n\n[notes.txt]"
     assert isinstance(said.parts[-1], PromptMedia)
 
@@ -44,7 +44,7 @@ def test_what_a_model_cannot_take_is_refused(media_type: str) -> None:
 
 def test_a_text_goes_to_every_model() -> None:
     (part,) = attaching.parts("a.md", "# ü\n```\nx\n```\n".encode(), ())
-    (said,) = asked({"content": [part]}).said
+    (said,) = model_input({"content": [part]}).said
     assert said.parts == (PromptText("\n\na.md:\n````\n# ü\n```\nx\n```\n````\n"),)
 
 

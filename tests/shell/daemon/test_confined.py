@@ -51,7 +51,7 @@ def test_no_more_patterns_are_kept_than_scripts_run() -> None:
 async def test_it_is_told_of_what_it_may_run() -> None:
     registry = Registry({one.key: one for one in (HERE, SHELL)})
     world: Any = None
-    told = AllowedTools(world, lambda: registry).told
+    told = AllowedTools(world, lambda: registry).answer
     names = [line.split("\t")[0] for line in (await told(OWN)).decode().splitlines()]
     assert len(names) == 1
     assert SHELL.name not in names[0]
@@ -63,7 +63,7 @@ async def test_who_runs_scripts_for_a_client_finds_what_these_may_run() -> None:
     # mcp-serve.md: find and describe name no tool of another machine, which a script cannot run
     registry = Registry({one.key: one for one in (HERE, SHELL)})
     world: Any = None
-    told = AllowedTools(world, lambda: registry).told
+    told = AllowedTools(world, lambda: registry).answer
     client = replace(OWN, script=None)
     (found,) = (await told(client, [b"*"])).decode().splitlines()
     assert SHELL.name not in found

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.peers.prompt import MOMENT, Bell, ShortConversations, in_task, is_readable, told
+from cortexfs.peers.prompt import MOMENT, Bell, ShortConversations, in_task, is_readable, notify
 from tests.waiting import PATIENCE
 
 
@@ -89,7 +89,7 @@ async def test_one_that_is_told_something_goes_on_where_it_is_told() -> None:
     said = []
 
     async def wait(number: int) -> None:
-        await told(bells.append)
+        await notify(bells.append)
         said.append(number)
 
     async def tell() -> None:
@@ -109,7 +109,7 @@ async def test_one_that_is_told_something_goes_on_where_it_is_told() -> None:
 
 async def test_a_task_is_told_too() -> None:
     with trio.fail_after(PATIENCE):
-        await told(lambda bell: bell())
+        await notify(lambda bell: bell())
 
 
 async def test_one_that_is_not_told_is_cancelled_with_the_others() -> None:
@@ -117,7 +117,7 @@ async def test_one_that_is_not_told_is_cancelled_with_the_others() -> None:
 
     async def wait() -> None:
         try:
-            await told(lambda bell: None)
+            await notify(lambda bell: None)
         finally:
             over.append(True)
 
@@ -159,7 +159,7 @@ async def test_who_raises_leaves_nobody_waiting() -> None:
     said = []
 
     async def wait(number: int) -> None:
-        await told(bells.append)
+        await notify(bells.append)
         if number == 0:
             raise ZeroDivisionError
         said.append(number)

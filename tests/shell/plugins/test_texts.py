@@ -70,7 +70,7 @@ def test_a_description_may_have_lines(written: str, told: str) -> None:
 
 def test_a_skill_of_a_name_is_found() -> None:
     known = PluginTexts()
-    assert (known.told(), known.skill("notes/a")) == (b"", None)
+    assert (known.lines(), known.skill("notes/a")) == (b"", None)
     known.apply([texts.PluginText(texts.SKILL, "notes/a", "A", "/p", "/p")])
     assert known.skill("notes/a") is not None
-    assert known.told().endswith(b"\n")
+    assert known.lines().endswith(b"\n")

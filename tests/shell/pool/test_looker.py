@@ -153,7 +153,7 @@ async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
 
         def ask(self, pid: int) -> LookQuestion:
             question = LookQuestion(1, pid)
-            question.answer = place.seen(pid)
+            question.answer = place.place_of(pid)
             os.kill(pid, signal.SIGUSR1)
             until(lambda: powers(pid), lambda found: found != 0)
             return question

@@ -145,7 +145,7 @@ def test_a_session_that_was_kept_is_the_session(seed: int) -> None:
         first.replay(one)
         scan.feed(one)
     second = Session(OPENING, str)
-    second.restore(first.kept())
+    second.restore(first.values())
     again = Scan(Scanned.of(scan.size, scan.facts, scan.index))
     for number, one in enumerate(lines):
         whole.replay(one)

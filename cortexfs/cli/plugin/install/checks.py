@@ -61,7 +61,7 @@ def unread(path: Path) -> list[InstallCheck]:
 
 def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
     """Returns the warnings, which prevent nothing."""
-    own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
+    own = manifests.warning_lines(manifest.warnings) if manifests.is_json(manifest) else []
     if tree and manifests.is_json(manifest):
         own += json_review.warnings(manifest.json, tree)
     if tree:

@@ -211,7 +211,7 @@ def test_private_addresses(host: str) -> None:
 def test_public_addresses(host: str) -> None:
     assert networks.may_reach(host, ())
     assert not networks.closed_4(networks.granted(["0.0.0.0/0"]))
-    assert networks.meant(ip_address("2002:101:101::")) == ip_address("1.1.1.1")
+    assert networks.stands_for(ip_address("2002:101:101::")) == ip_address("1.1.1.1")
 
 
 def test_a_grant_is_for_its_network_alone(server: str) -> None:
