@@ -189,9 +189,12 @@ class Commit:
         """Remove the empty file of a session whose first events could not be written."""
         self.descriptors.forget(log.path)
         with suppress(OSError):  # what stays is used by the next write
-            log.path.unlink(missing_ok=True)
-            log.folder.rmdir()
+            if log.path.lstat().st_size:
+                return
+            log.path.unlink()
         log.is_made = False
+        with suppress(OSError):
+            log.folder.rmdir()
 
     def _write(self, job: _Job) -> None:
         log = job.log
