@@ -35,7 +35,7 @@ from pydantic import ValidationError
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcp_session import of_output
 from cortexfs.core.safe_text import misfits
-from cortexfs.mcp.bounded import bound
+from cortexfs.net.bounded import bound
 
 T = TypeVar("T")
 Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # None declines a form

@@ -33,7 +33,7 @@ from pydantic import AnyUrl, ValidationError
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_login import BASIC, McpLogin, checked
-from cortexfs.mcp.bounded import bound
+from cortexfs.net.bounded import bound
 
 HOST = "127.0.0.1"
 PATH = "/callback"

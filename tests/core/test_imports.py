@@ -35,7 +35,7 @@ ROOMS = {
     " config daemon",
     "client": "core client",
     "chat": "core client chat",
-    "mcp": "core sdk client models version mcp",
+    "mcp": "core net sdk client models version mcp",
     "web": "core client chat web",
     "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk team version"
     " config daemon client chat mcp web sdk cli",

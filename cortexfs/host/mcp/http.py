@@ -19,12 +19,12 @@ from mcp.shared.message import SessionMessage
 
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp.limits import Judge, McpViolation
+from cortexfs.net import bounded
 
 CONNECT_SECONDS = 30.0  # answers have the time of their call
 
 REFUSALS = (401, 403)
 MAX_CHALLENGE = 2000
-MAX_ANSWER = 32 << 20  # as for a line of a program's
 STREAMS, STREAM_SECONDS = 10, 1.0  # so many at once, and then one each second: the SDK's own pause
 
 
@@ -64,10 +64,6 @@ async def transport(target: McpTarget, judge: Judge, bearer: Callable[[], str]) 
             tasks.cancel_scope.cancel()
 
 
-class TooLong(httpx2.ReadError):
-    """The answer has no end."""
-
-
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, judge: Judge, bearer: Callable[[], str]) -> None:
         super().__init__()
@@ -83,30 +79,11 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":
             await self._await_turn()
-        request.headers["Accept-Encoding"] = "identity"
+        bounded.ask_plain(request)
         if token := self._bearer():
             request.headers["Authorization"] = f"Bearer {token}"
         response = await super().handle_async_request(request)
         self._judge.refused = response.status_code if response.status_code in REFUSALS else 0
         self._judge.challenge = response.headers.get("www-authenticate", "")[:MAX_CHALLENGE]
-        response.headers.pop("Content-Encoding", None)  # nor is anything unpacked, to be larger than it came
-        if response.headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Counted(response.stream)
+        bounded.count(response)
         return response
-
-
-class _Counted(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for data in self._stream:
-            size += len(data)
-            if size > MAX_ANSWER:
-                raise TooLong(f"an answer of over {MAX_ANSWER >> 20} MiB")
-            yield data
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.mcp import bounded, client, login
+from cortexfs.mcp import client, login
+from cortexfs.net import bounded
 
 MOST = 1 << 20
 WHY = "cannot be used: it sent an answer of over 1 MiB"

@@ -20,8 +20,8 @@ from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import connection, limits, starting, tools
-from cortexfs.host.mcp import http as mcphttp
 from cortexfs.host.mcp.keeper import Keeper
+from cortexfs.net import bounded
 from tests.places import PROJECT
 
 PROGRAM = PROJECT / "tests" / "mounted" / "mcp_server.py"
@@ -363,7 +363,7 @@ def test_bad_answers_end_the_call(
     server: Server, keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch, bad: Any
 ) -> None:
     # issue: "slow, flooding, never answering, answering the wrong id"
-    monkeypatch.setattr(mcphttp, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(bounded, "MAX_ANSWER", 1 << 20)
 
     def act(handler: _Handler, asked: Any) -> None:
         (bad if asked["method"] == "tools/call" else normal)(handler, asked)

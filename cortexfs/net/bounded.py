@@ -1,4 +1,4 @@
-"""The bound on each answer that a command gets from an MCP server or its authorization server over HTTP.
+"""The bound on each answer from an MCP server or its authorization server over HTTP, for hosts and commands.
 
 Rules: the SDK bounds the events of a stream, but reads all other answers as a whole. So these are counted as
 they arrive. No answer is unpacked, as it could become larger than it came.
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-MAX_ANSWER = 32 << 20  # as for the server of a mount
+MAX_ANSWER = 32 << 20  # as for a line of a program's
 _STREAM = "text/event-stream"
 
 
@@ -46,10 +46,19 @@ def bound(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
 
 
 async def _ask_plain(request: httpx2.Request) -> None:
-    request.headers["Accept-Encoding"] = "identity"
+    ask_plain(request)
 
 
 async def _count(response: httpx2.Response) -> None:
+    count(response)
+
+
+def ask_plain(request: httpx2.Request) -> None:
+    request.headers["Accept-Encoding"] = "identity"
+
+
+def count(response: httpx2.Response) -> None:
+    """Count the answer as it is read, unless it is a stream of events."""
     response.headers.pop("Content-Encoding", None)
     if response.headers.get("content-type", "").partition(";")[0].strip() != _STREAM:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
