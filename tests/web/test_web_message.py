@@ -160,6 +160,32 @@ def test_what_was_stopped_before_it_was_sent_is_never_sent(tab: Tab, page: WebPr
     ]
 
 
+def test_a_message_that_is_sent_before_the_past_is_shown_stays(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # abi.md 13.40. Found: the page forgot the message, so that it could not be stopped or sent again
+    go(tab, page, ECHO, "early")
+    say(tab, "the past")
+    answer(tab).get_by_text("tokens in").wait_for()
+    held: list[Any] = []
+    tab.route("**/api/past?*", lambda route: held.append(route), times=1)
+    tab.reload()
+    until(lambda: bool(tab.wait_for_timeout(1) or held))
+    tab.context.set_offline(True)
+    say(tab, "the present")
+    tab.get_by_role("article", name="You").get_by_text("the present").wait_for()
+    held[0].fulfill(response=tab.context.request.fetch(held[0].request))
+    log(tab).get_by_text("the past").first.wait_for()
+    assert tab.get_by_role("button", name="Stop").is_enabled()
+    assert log(tab).get_by_role("article", name="You").all_inner_texts() == ["the past", "the present"]
+    tab.context.set_offline(False)
+    until(lambda: bool(tab.wait_for_timeout(1) or log(tab).get_by_text("tokens in").count() == 2))
+    assert [one["content"][0]["text"] for one in history(ctx, "early") if one["type"] == "message"] == [
+        "the past",
+        "the past",
+        "the present",
+        "the present",
+    ]
+
+
 def test_a_message_waits_for_its_files(tab: Tab, page: WebProcess) -> None:
     # abi.md 13.40. Found: a message that was sent at once went without them
     go(tab, page, ECHO, "waits")

@@ -64,9 +64,9 @@ export class Answers {
     this.hooks.state();
   }
 
-  /** Shows a message of this tab before the object has received it. */
+  /** Shows a message of this tab, which the object has not received yet, after all other messages. */
   mine(id, text) {
-    if (this.sent.has(id)) return;
+    if (this.sent.has(id)) return this.log.append(this.sent.get(id));
     this.sent.set(id, this.user(text, true));
     this.words = text;
     this.log.scrollTop = this.log.scrollHeight;

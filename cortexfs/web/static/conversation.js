@@ -49,7 +49,8 @@ export class Conversation {
     const [past, draft, sent] = await Promise.all([get("/api/past", this.where, this.signal, exact),
       kept(`draft ${this.key}`), kept(`sent ${this.key}`)]);
     this.message.box.value ||= draft;
-    this.pending = new Map(Object.entries(JSON.parse(sent || "{}")));
+    const before = Object.entries(JSON.parse(sent || "{}")).filter(([id]) => !this.answers.sent.has(id));
+    this.pending = new Map([...before, ...this.pending]);  // the user may have sent a message by now
     this.earlier(past.before);
     if (past.cwd || this.cwd) this.place.textContent += ` in ${past.cwd || this.cwd}`;
     this.answers.hear(past.events);
