@@ -275,15 +275,20 @@ class SessionTurn:
 
     async def say(self, *frames: Frame) -> None:
         await self._live.log.room()
-        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in frames)
-        if short:
-            lines = live.session.emit_deltas(self._id, [frame.text for frame in frames])  # type: ignore[attr-defined]
+        live = self._live
+        if all(type(frame) is Delta and len(frame.text) < SHORT for frame in frames):
+            texts = [frame.text for frame in frames]  # type: ignore[attr-defined]
+            lines = live.session.emit_deltas(self._id, texts)
+            self._remember("".join(texts))
         else:
             lines = [event.line for event in live.session.emit(self._id, *frames)]
             for frame in frames:
                 if isinstance(frame, Usage):
                     self._run.count(frame)
-        self._remember(frames)
+                elif isinstance(frame, Message):
+                    self._unfinished.clear()
+                elif isinstance(frame, Delta):
+                    self._remember(frame.text)
         self._run.bytes_out += sum(map(len, lines))
         live.append_lines(lines)
         self._in_a_row += len(lines)
@@ -293,13 +298,9 @@ class SessionTurn:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
 
-    def _remember(self, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            if type(frame) is Delta:
-                if len(self._unfinished) < MAX_UNFINISHED:
-                    self._unfinished += frame.text.encode(errors="replace")
-            elif isinstance(frame, Message):
-                self._unfinished.clear()
+    def _remember(self, text: str) -> None:
+        if len(self._unfinished) < MAX_UNFINISHED:
+            self._unfinished += text.encode(errors="replace")
 
     def unfinished(self) -> list[Message]:
         """Returns the part of an unfinished answer, as the message that the session keeps."""
