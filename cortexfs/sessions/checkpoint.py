@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,13 +34,14 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     state: bytes  # the state of the log's user at that place
 
 
-_decoder = msgspec.msgpack.Decoder(Checkpoint)
+_encoder = msgspec.msgpack.Encoder(enc_hook=array.tobytes)
+_decoder = msgspec.msgpack.Decoder(Checkpoint, dec_hook=lambda _, data: array("q", data))
 
 
 def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:
     """Keep the facts about a log, a descriptor, up to `scanned.size`."""
     checkpoint = Checkpoint(VERSION, os.fstat(log).st_ino, _ends(log, scanned.size), scanned, state)
-    disk.replace(folder / NAME, [msgspec.msgpack.encode(checkpoint)])
+    disk.replace(folder / NAME, [_encoder.encode(checkpoint)])
 
 
 def read(folder: Path, log: int) -> Checkpoint | None:

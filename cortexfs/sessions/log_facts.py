@@ -12,11 +12,18 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cortexfs.core.frames import MAX_LINE
+
+if TYPE_CHECKING:
+    Numbers = array[int]
+else:
+    Numbers = array  # Python 3.11 has no parameters for it
 
 HEAD = re.compile(rb'\{"type":"[a-z_]+","id":"([1-9][0-9]{0,17})"')
 HEADS = re.compile(b"^" + HEAD.pattern, re.MULTILINE)
@@ -59,20 +66,24 @@ def check(line: bytes) -> None:
         raise ValueError("it is nested too deeply") from None
 
 
+def _numbers() -> Numbers:
+    return array("q")
+
+
+@dataclass
 class LogFacts:
     """The facts about a session after the lines that were taken."""
 
-    def __init__(self) -> None:
-        self.last = 0
-        self.runs = 0
-        self.messages = 0
-        self.cwd: str | None = None
-        self.active: dict[str, None] = {}  # runs that have a start and no done, oldest first
-        self.status: str | None = None
-        self.machine: str | None = None  # the machine of a team that has the session
-        self.places = array("q")  # the offset of each message
-        self.latest: list[tuple[int, int]] = []  # the parts of the last answer: offset, length
-        self._parts: list[tuple[int, int]] = []
+    last: int = 0
+    runs: int = 0
+    messages: int = 0
+    cwd: str | None = None
+    active: dict[str, None] = field(default_factory=dict)  # runs that have a start and no done, oldest first
+    status: str | None = None
+    machine: str | None = None  # the machine of a team that has the session
+    places: Numbers = field(default_factory=_numbers)  # the offset of each message
+    latest: list[tuple[int, int]] = field(default_factory=list)  # parts of the last answer: offset, length
+    _parts: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def state(self) -> str:
@@ -103,28 +114,15 @@ class LogFacts:
         else:
             self._parts = []
 
-    def values(self) -> tuple[Any, bytes, list[tuple[int, int]], list[tuple[int, int]]]:
-        """Returns the values for `restore`."""
-        facts = self.last, self.runs, self.messages, self.cwd, [*self.active], self.status, self.machine
-        return facts, self.places.tobytes(), [*self.latest], [*self._parts]
 
-    def restore(self, known: Scanned) -> None:
-        self.last, self.runs, self.messages, self.cwd, active, self.status, self.machine = known.facts
-        self.active = dict.fromkeys(active)
-        self.places.frombytes(known.places)
-        self._parts = known.parts
-        # As long as an answer goes on, they are one list.
-        self.latest = known.parts if known.latest == known.parts else known.latest
-
-
+@dataclass
 class Index:
     """The offsets of ids: sparse, so that its memory does not grow with the log."""
 
-    def __init__(self) -> None:
-        self._ids = array("q")
-        self._offsets = array("q")
-        self._step = INDEX_STEP
-        self._next = 0
+    _ids: Numbers = field(default_factory=_numbers)
+    _offsets: Numbers = field(default_factory=_numbers)
+    _step: int = INDEX_STEP
+    _next: int = 0
 
     def add(self, id: int, offset: int) -> None:
         """Note that the event `id` is at `offset`, if the last note is a step away."""
@@ -136,15 +134,6 @@ class Index:
             self._ids, self._offsets, self._step = self._ids[::2], self._offsets[::2], self._step * 2
         self._next = offset + self._step
 
-    def values(self) -> tuple[bytes, bytes, int, int]:
-        """Returns the values for `restore`."""
-        return self._ids.tobytes(), self._offsets.tobytes(), self._step, self._next
-
-    def restore(self, ids: bytes, offsets: bytes, step: int, next_: int) -> None:
-        self._ids.frombytes(ids)
-        self._offsets.frombytes(offsets)
-        self._step, self._next = step, next_
-
     def before(self, id: int) -> int:
         """Returns an offset at which a line begins, at or before the event `id`."""
         at = bisect_right(self._ids, id) - 1
@@ -152,31 +141,25 @@ class Index:
 
 
 class Scanned(msgspec.Struct, frozen=True, array_like=True):
-    """The findings of one pass over the beginning of a log, as values."""
+    """The findings of one pass over the beginning of a log."""
 
     size: int
-    facts: tuple[int, int, int, str | None, list[str], str | None, str | None]
-    places: bytes
-    latest: list[tuple[int, int]]
-    parts: list[tuple[int, int]]
-    index: tuple[bytes, bytes, int, int]
+    facts: LogFacts
+    index: Index
 
     @staticmethod
     def of(size: int, facts: LogFacts, index: Index) -> Scanned:
-        return Scanned(size, *facts.values(), index.values())
+        """Returns a copy of them."""
+        return Scanned(size, *deepcopy((facts, index)))
 
 
 class Scan:
     """One pass over a log: feed it the pieces of the file, in order, or only those behind `known`."""
 
     def __init__(self, known: Scanned | None = None) -> None:
-        self.facts = LogFacts()
-        self.index = Index()
-        self.size = self.read = 0  # the end of the last good line, and the bytes that were fed
-        if known is not None:
-            self.facts.restore(known)
-            self.index.restore(*known.index)
-            self.size = self.read = known.size
+        self.facts, self.index = deepcopy((known.facts, known.index)) if known else (LogFacts(), Index())
+        # The end of the last good line, and the bytes that were fed.
+        self.size = self.read = known.size if known else 0
         self.damaged: list[int] = []  # lines that are no events, with events after them: their offsets
         self._doubtful: list[int] = []
         self._rest = b""
