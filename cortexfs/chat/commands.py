@@ -16,21 +16,19 @@ import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cortexfs.chat import said as said_before
 from cortexfs.chat import sessions as stored
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
+from cortexfs.client import Conversation, new_id
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.names import check_session
 from cortexfs.core.safe_text import counted
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Input, Scope
-
-if TYPE_CHECKING:
-    from cortexfs.client import Conversation
 
 LISTED = 20
 KEYS = {
@@ -159,18 +157,12 @@ class ChatPlace:
         return self.whole.startswith("agent/")
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Returns True for an agent of another machine: its files are on that machine."""
-        return bool(self.kept_by)
-
-    @property
     def kept_by(self) -> str:
-        """Returns a sentence about the other machine that keeps the sessions; empty if this machine does."""
+        """Returns a sentence about the other machine that keeps the sessions, and has an agent's files; empty
+        if this machine does."""
         return stored.kept_by(self.path, self.whole)
 
     def connect(self) -> Conversation:
-        from cortexfs.client import Conversation  # a slow import that listing sessions does not need
-
         return Conversation(self.path)
 
     def sessions(self) -> list[StoredSession]:
@@ -190,8 +182,6 @@ class ChatPlace:
         where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else said_before.tail(where)
         cwd = cwd or self.beginning(session)
-        from cortexfs.client import new_id
-
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         frames, is_cut = said_before.recent(past)
         deeds = talk.recall(frames)
@@ -205,7 +195,7 @@ class ChatPlace:
     def beginning(self, session: str) -> str | None:
         """Returns the directory for a new session of an agent: the current one. Returns None for an existing
         session, which keeps its own, and for models and agents of other machines, which have none here."""
-        if not self.is_agents or self.is_elsewhere:
+        if not self.is_agents or self.kept_by:
             return None
         if self.scope != "temp" and stored.place(self.root, self.whole, self.scope, session).exists():
             return None
@@ -215,7 +205,7 @@ class ChatPlace:
 
     def sight(self, session: str, cwd: str | None) -> Surroundings:
         """Returns the surroundings in which the calls of a session find their files."""
-        if self.is_elsewhere:
+        if self.kept_by:
             return Surroundings(rows=self._sight.rows)
         return self._sight._replace(
             read=lambda path: self._sight.read(os.path.join(self._working(session, cwd), path))
@@ -235,11 +225,8 @@ class CommandOutcome(NamedTuple):
 
 
 def carry_out(place: ChatPlace, order: TypedCommand) -> CommandOutcome:
-    """Returns the lines to show, the session to go to, and the message to send in it. Does not handle
-    /quit."""
-    do = ORDERS[order.name].do
-    assert do
-    return do(place, order.argument)
+    """Returns the lines to show, the session to go to, and the message to send in it. /quit has none."""
+    return ORDERS[order.name].do(place, order.argument)
 
 
 def _new(place: ChatPlace, argument: str) -> CommandOutcome:
@@ -271,7 +258,7 @@ def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     sessions = [session.session for session in place.sessions()]
-    if argument and check_session(argument) not in sessions and not place.is_elsewhere:
+    if argument and check_session(argument) not in sessions and not place.kept_by:
         mend = f"see /sessions, or begin it: /new {argument}"
         raise Fault("ENOENT", f"there is no session {argument!r}; {mend}")
     others = [name for name in (place.before, *sessions) if name and name != place.session]
@@ -327,7 +314,7 @@ def _save(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", "name a new file for the conversation: /save FILE")
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
-    if place.is_elsewhere:
+    if place.kept_by:
         raise Fault("EINVAL", f"{place.kept_by}; save it there")
     path = os.path.abspath(os.path.expanduser(argument))
     with os_faults("nothing has been said yet in this session"):
@@ -355,7 +342,7 @@ _NONE = {
 class Order(NamedTuple):
     argument: str
     summary: str
-    do: Callable[[ChatPlace, str], CommandOutcome] | None = None
+    do: Callable[[ChatPlace, str], CommandOutcome]
 
 
 ORDERS = {
@@ -368,5 +355,5 @@ ORDERS = {
     "/attach": Order("[FILE]", "attach a text, a picture or a PDF to your next message", _attach),
     "/save": Order("FILE", "write the conversation into a new file", _save),
     "/pin": Order("TEXT", "have an agent keep this in mind, whatever else it forgets", _pin),
-    "/quit": Order("", "leave, as Ctrl-D does"),
+    "/quit": Order("", "leave, as Ctrl-D does", lambda place, argument: CommandOutcome([])),
 }

@@ -32,11 +32,11 @@ class AskedForm:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._fields = forms.fields(question.schema) if isinstance(question.schema, dict) else []
+        self._fields: list[forms.FormField] = []
         self._values: dict[str, Any] = {}
-        if not isinstance(question.schema, dict) and not (question.url or "").startswith(
-            ("https://", "http://")
-        ):
+        if isinstance(question.schema, dict):
+            self._fields = forms.fields(question.schema)
+        elif not (question.url or "").startswith(("https://", "http://")):
             raise Fault("EINVAL", f"{one_line(question.name)} asks for neither a form nor an address")
 
     @property

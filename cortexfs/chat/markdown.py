@@ -58,10 +58,6 @@ class MarkdownStream:
         """Returns True if there is more text than one step can settle."""
         return len(self._text) > MAX_STEP
 
-    def __bool__(self) -> bool:
-        """Returns True if some text is not settled."""
-        return bool(self._text)
-
     def add(self, text: str) -> None:
         self._text += text
         self._has_news = True

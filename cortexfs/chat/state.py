@@ -13,12 +13,14 @@ This file must never know sockets, terminals or time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cortexfs.chat import calls
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.forms import OpenForms
+from cortexfs.client.results import failure
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
@@ -51,8 +53,8 @@ Deed: TypeAlias = requests.AnyRequest | Show | Leave
 class _Run:
     """The facts about a run that is not over."""
 
-    def __init__(self, request: str | None = None) -> None:
-        self.request = request
+    def __init__(self) -> None:
+        self.request: str | None = None
         self.streamed = 0  # characters that came as deltas; a message will repeat them
         self.complained = False
 
@@ -91,7 +93,7 @@ class Talk:
         self._new_id = new_id
         self._cwd = cwd
         self._sent: dict[str, Send] = {}  # our messages, not known to have begun
-        self._runs: dict[str, _Run] = {}
+        self._runs: defaultdict[str, _Run] = defaultdict(_Run)
         self._own_requests: set[str] = set()
         self._shown_requests: set[str] = set()
         self._cancelled: set[str] = set()
@@ -218,10 +220,7 @@ class Talk:
             if self.last is not None and int(frame.id) <= int(self.last):
                 return []
             self.last = frame.id
-        run = self._runs.get(frame.run)
-        if run is None:
-            run = self._runs[frame.run] = _Run()
-        heard = _HEARD.get(type(frame))
+        run, heard = self._runs[frame.run], _HEARD.get(type(frame))
         if isinstance(frame, frames.ToolCall | frames.ToolResult):  # the text after it is another answer
             run.streamed = 0
         if not isinstance(frame, _ABOUT_CALLS):
@@ -343,6 +342,7 @@ class Talk:
 
     def _done(self, run: _Run, frame: frames.Done) -> list[Deed]:
         assert frame.run is not None
+        failed = failure(frame)
         del self._runs[frame.run]
         self.forms.over(frame.run)
         self.questions = {call: each for call, each in self.questions.items() if each.run != frame.run}
@@ -350,15 +350,15 @@ class Talk:
         if run.request in self._own_requests:
             self._own_requests.discard(run.request)
             self._shown_requests.discard(run.request)
-            self.status = exit_status(_code(frame)) if frame.status != "ok" else 0
+            self.status = exit_status(failed.code) if failed else 0
         self.doing = ""
         self._decided.clear()
         self._settle()
         deeds: list[Deed] = [Show("end")]
         if frame.status == "cancelled":
             deeds.append(Show("note", "cancelled"))
-        elif frame.status == "error" and not run.complained:
-            deeds.append(self._complaint(_code(frame), "the run failed"))
+        elif failed and not run.complained:
+            deeds.append(self._complaint(failed.code, failed.message))
         return deeds
 
     def _settle(self) -> None:
@@ -394,7 +394,3 @@ def answer(text: str) -> Reply:
     if (reply := ANSWERS.get(text.strip().lower())) is None:
         raise Fault("EINVAL", "answer y (yes, this once), n (no), a (always in this session) or e (edit it)")
     return reply
-
-
-def _code(done: frames.Done) -> str:
-    return done.code or ("ECANCELED" if done.status == "cancelled" else "EIO")
