@@ -19,6 +19,7 @@ import msgspec
 
 from cortexfs.sessions import disk
 from cortexfs.sessions.log_facts import Scanned
+from cortexfs.state.whole_files import private
 from cortexfs.version import VERSION
 
 NAME = ".checkpoint"  # beside the log, in no listing
@@ -46,15 +47,11 @@ def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:
 
 def read(folder: Path, log: int) -> Checkpoint | None:
     """Returns the checkpoint, or None if there is none that can be believed."""
-    with suppress(OSError, msgspec.MsgspecError), open(folder / NAME, "rb", opener=_beside) as file:
+    with suppress(OSError, msgspec.MsgspecError), open(folder / NAME, "rb", opener=private) as file:
         checkpoint = _decoder.decode(file.read())
         if (checkpoint.version, checkpoint.inode) == (VERSION, os.fstat(log).st_ino):
             return checkpoint if checkpoint.ends == _ends(log, checkpoint.scanned.size) else None
     return None
-
-
-def _beside(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _ends(log: int, size: int) -> bytes:

@@ -37,9 +37,6 @@ class Descriptors:
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, _Open] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def held(self, path: Path) -> _Open | None:
         """Returns the open file, in use until `release`, or None if it is not open. Does not block."""
         with self._lock:

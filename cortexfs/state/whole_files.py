@@ -80,8 +80,8 @@ def write(
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that grows. A new file is readable by its owner alone."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    """Open a file, without waiting for a pipe. A new file is readable by its owner alone."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def move(new: Path, path: Path, *, durable: bool = True) -> None:

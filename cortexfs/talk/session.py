@@ -21,8 +21,7 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.registry import is_own, plain
 from cortexfs.core.talk.approvals import answer_told, decided
-from cortexfs.core.talk.requests import Input, Scope, Verdict
-from cortexfs.core.talk.requests import SessionKey as SessionKey
+from cortexfs.core.talk.requests import Input, Scope, SessionKey, Verdict
 from cortexfs.core.talk.session import SHORT, AcceptedMessage, LogEvent, Session
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered

@@ -94,10 +94,6 @@ class Hearing:
             self._let_go = None
 
 
-def _nobody() -> None:
-    """Waits for nothing."""
-
-
 class Saying:
     """The frames for one client; `waits` is called when some have to wait for him."""
 
@@ -140,6 +136,6 @@ class Saying:
         """Drop all frames, as the client has closed its side; its earlier requests count. `waits` goes, too:
         a connection and its sending end must be no ring, which would stay in memory until collected."""
         self.hears_nothing = True
-        self._waits = _nobody
+        self._waits = lambda: None
         self.unsent.clear()
         self._sent.unpark_all()
