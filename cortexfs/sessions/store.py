@@ -137,13 +137,6 @@ class Sessions:
                 del self._changing[address]
             changed.set()
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Keep anything from being written meanwhile. It cannot be cancelled."""
-        with trio.CancelScope(shield=True):
-            async with self._commit.exclusive():
-                yield
-
     def temp(self, address: Address) -> MemoryLog:
         """Returns the log of a temp session, which ends with `remove_temp` and leaves nothing."""
         if address not in self._temps:
@@ -183,7 +176,7 @@ class Sessions:
     async def discard(self, work: Callable[[], None]) -> None:
         """Run blocking work that removes files made from logs, or an empty folder, while nothing is written.
         Its OSErrors pass."""
-        async with self._alone():
+        async with self._commit.exclusive():
             await trio.to_thread.run_sync(work)
             self._commit.beside.indexes.forget()
 
@@ -195,7 +188,7 @@ class Sessions:
         async with self._change(address):
             removal = Removal(address, self.folder(address))
             self._leaving.append(removal)
-            async with self._alone():
+            async with self._commit.exclusive():
                 if not removal.is_over:
                     await self._remove(self._leaving)
         if isinstance(removal.error, FileNotFoundError):
@@ -224,7 +217,7 @@ class Sessions:
         if "+" in address.session + name:
             raise Fault("EPERM", "a name with + is the team's, so no session is renamed from or to it")
         await self.freshen(address.parts[:-1])  # the files beside it go along as they are
-        async with self._change(address, target), self._alone():
+        async with self._change(address, target), self._commit.exclusive():
             await self._rename(address, target)
 
     async def _rename(self, address: Address, target: Address) -> None:
@@ -258,7 +251,7 @@ class Sessions:
     async def cut(self, address: Address, end: int) -> None:
         """End a log at byte `end`, and keep the bytes behind it in a file beside it. An open log ends;
         opening it again returns the shorter log."""
-        async with self._change(address), self._alone():
+        async with self._change(address), self._commit.exclusive():
             if log := self._logs.pop(address, None):
                 self._commit.forget(log)
             try:

@@ -139,9 +139,10 @@ class Commit:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Keep logs, and the files beside them, from being written meanwhile."""
-        async with self._writing, self.beside.held():
-            yield
+        """Keep logs, and the files beside them, from being written meanwhile. It cannot be cancelled."""
+        with trio.CancelScope(shield=True):
+            async with self._writing, self.beside.held():
+                yield
 
     def forget(self, log: FileLog) -> None:
         """End the log of a session that is gone."""
