@@ -165,33 +165,26 @@ class Sockets:
                 await self._enter(caller.identity, stream, path)
 
         people = self._pool.people
-        try:
-            with await self._admitted(stream) as caller:
-                identity = caller.identity
-            if not object_.serves(identity.uid):
-                raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
-            let_go = people.keep(identity, stream)
-        except Fault as fault:
-            await send(stream, frames.encode(requests.refusal(fault)))
-            return
-        if object_.class_ == "agent" and object_.plugin_kind == hostcalls.TEAM:
+        with contextlib.ExitStack() as leaving:
             try:
-                await _converse_elsewhere(self._pool, object_, identity, stream)
+                with await self._admitted(stream) as caller:
+                    identity = caller.identity
+                if not object_.serves(identity.uid):
+                    raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
+                leaving.callback(people.keep(identity, stream))
+                if object_.class_ == "agent" and object_.plugin_kind == hostcalls.TEAM:
+                    return await _converse_elsewhere(self._pool, object_, identity, stream)
             except Fault as fault:
-                await send(stream, frames.encode(requests.refusal(fault)))
+                return await send(stream, frames.encode(requests.refusal(fault)))
+            connection = Connection(
+                self._conversations, object_.key, stream, identity, self._guests, people, check_cwd
+            )
+            self._connections.add(connection)
+            try:
+                await connection.serve()
             finally:
-                let_go()
-            return
-        connection = Connection(
-            self._conversations, object_.key, stream, identity, self._guests, people, check_cwd
-        )
-        self._connections.add(connection)
-        try:
-            await connection.serve()
-        finally:
-            let_go()
-            self._connections.discard(connection)
-            self._departures.unpark_all()
+                self._connections.discard(connection)
+                self._departures.unpark_all()
 
     async def _admitted(self, stream: socket.socket) -> Caller:
         """Returns the caller. A process under a label is kept out of its user's sessions (abi.md 7.3)."""
