@@ -29,12 +29,6 @@ def messages(place: Path) -> Iterator[frames.Message]:
                 yield msgspec.convert(fields | {"type": "message"}, frames.Message)
 
 
-def last(place: Path) -> str | None:
-    """Returns the id of the newest event, or None if there is none."""
-    past = tail(place)
-    return past[-1].id if past else None
-
-
 def tail(place: Path) -> list[AnyFrame]:
     """Returns the newest events, as many as a chat reads."""
     return [frame for _, frame in window(place)]

@@ -22,7 +22,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
-from cortexfs.core.talk.requests import AnyRequest, Cancel, Resume, Send
+from cortexfs.core.talk.requests import AnyRequest, Cancel, Resume, Send, encode
 
 # Limit of the bytes of waiting frames: far more than a chat needs, far less than a machine has.
 MAX_KEPT = 64 << 20
@@ -183,7 +183,7 @@ class Sorter:
     def encode(self, request: AnyRequest) -> bytes:
         """Returns the request as a line. Raises Failed when it cannot be encoded."""
         try:
-            return self._client.send(request)
+            return encode(request)
         except Fault as fault:
             raise Failed(fault.code, fault.message) from None
         except UnicodeEncodeError:

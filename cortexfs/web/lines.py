@@ -25,7 +25,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
-from cortexfs.core.talk.requests import AnyRequest, Ping
+from cortexfs.core.talk.requests import AnyRequest, Ping, encode
 from cortexfs.web.children import WebPlace
 
 READ_BYTES = 1 << 18
@@ -44,7 +44,7 @@ class Line:
     async def say(self, *requests: AnyRequest) -> None:
         try:
             async with self._writing:
-                await self._end.send_all(b"".join(map(self._client.send, requests)))
+                await self._end.send_all(b"".join(map(encode, requests)))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise Fault("EHOSTDOWN", f"the connection to {self._name} is lost; see: ctx status") from None
 

@@ -107,7 +107,7 @@ class Connection:
         self._read = 0
 
     def ask(self, request: requests.AnyRequest) -> list[AnyFrame]:
-        return self.raw(self.client.send(request))
+        return self.raw(requests.encode(request))
 
     def raw(self, data: bytes) -> list[AnyFrame]:
         """Send these bytes, and return the frames that come back at once."""

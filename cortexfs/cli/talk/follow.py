@@ -23,7 +23,8 @@ def resume(options: argparse.Namespace) -> int:
     print_frame, show = talking.printing(talking.output(options.output))
     where = talking.chat_place(options.root, options.object, options.scope)
     talk = Talk(where.name, options.session, options.scope, new_id)
-    newest = said.last(sessions.place(where.root, where.whole, options.scope, options.session))
+    past = said.tail(sessions.place(where.root, where.whole, options.scope, options.session))
+    newest = past[-1].id if past else None
     if not options.follow and newest is None:
         output.say(f"the session {options.session!r} of {where.name} is empty")
         return EXIT_OK

@@ -24,8 +24,7 @@ import msgspec
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import AnyRequest, SessionKey
+from cortexfs.core.talk.requests import SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, State, step
 
 # Sessions that one connection may follow, as each takes memory until the connection ends.
@@ -39,9 +38,6 @@ class ClientSide:
         self.runs: dict[str, State] = {}
         self._lines = lines.LineSplitter()
         self._newest: dict[str, int] = {}
-
-    def send(self, request: AnyRequest) -> bytes:
-        return requests.encode(request)
 
     def receive(self, data: bytes) -> list[frames.AnyFrame]:
         """Returns the frames that `data` completes. Raises EPROTO if the server breaks the protocol."""
