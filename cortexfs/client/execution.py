@@ -125,7 +125,7 @@ def run(
             bufsize=0,
         )
     except OSError as problem:
-        if problem.filename == cwd:
+        if cwd is not None and problem.filename == cwd:
             raise Failed(code_of(problem.errno), f"cwd: {cwd}: {problem.strerror}") from None
         raise places.refused(path, problem, places.EXEC_REFUSALS) from None
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -79,6 +80,18 @@ def test_a_failure_names_what_is_wrong(tmp_path: Path) -> None:
     said = program(tmp_path / "t", f"echo '{DONE}'")
     with pytest.raises(Failed, match=r"^ENOENT: cwd: /not/there: No such file"):
         run(said, cwd="/not/there")
+
+
+def test_a_lack_of_descriptors_is_no_fault_of_a_directory(tmp_path: Path) -> None:
+    said = program(tmp_path / "t", f"echo '{DONE}'")
+    os.close(least := os.open(os.devnull, os.O_RDONLY))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (least + 1, before[1]))
+    try:
+        with pytest.raises(Failed, match=r"^EMFILE: /.*/t cannot be reached: Too many open files"):
+            run(said)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     with pytest.raises(Failed, match=r"^EMSGSIZE: .* cannot take so long an argument"):
         run(said, "x" * (128 << 10))
 
