@@ -36,7 +36,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=array.tobytes)
-_decoder = msgspec.msgpack.Decoder(Checkpoint, dec_hook=lambda _, data: array("q", data))
+_decoder = msgspec.msgpack.Decoder(
+    Checkpoint,
+    dec_hook=lambda _, data: array("q", memoryview(data).tobytes()),  # raises if they are no bytes
+)
 
 
 def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:

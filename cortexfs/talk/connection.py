@@ -116,7 +116,7 @@ class Connection:
             data = b"more"
             while data:
                 data = await self._hearing.received()
-                for line in self._hearing.lines(data):
+                for line in self._hearing.lines.feed(data):
                     await self._answer(await self._hearing.understood(line))
                     if len(self._saying.unsent) > ANSWERS:
                         await self._saying.answers_gone()

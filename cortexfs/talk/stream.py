@@ -41,7 +41,7 @@ class Hearing:
         self._stream = stream
         self._uid = uid
         self._guests = guests
-        self._lines = lines.LineSplitter()
+        self.lines = lines.LineSplitter()
         self._let_go: Callable[[], None] | None = None  # releases the memory of a long line that is not whole
         self._heard = 0
 
@@ -61,19 +61,15 @@ class Hearing:
             look.register(self._stream, 0)
             await trio.lowlevel.wait_readable(look.fileno())
 
-    def lines(self, data: bytes) -> list[bytes | None]:
-        """Returns the lines that `data` completes, with None for a line that was too long."""
-        return self._lines.feed(data)
-
     def keep(self) -> Refusal | None:
         """Account for the rest after whole lines were taken. Returns a refusal if there is no room for it."""
-        if self._lines.held <= SMALL:
+        if self.lines.held <= SMALL:
             self.close()
         elif self._let_go is None:
             try:
                 self._let_go = self._guests.hold(self._uid, MAX_LINE)
             except Fault as fault:
-                self._lines.drop()
+                self.lines.drop()
                 return requests.refusal(fault)
         return None
 
