@@ -12,9 +12,9 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -140,6 +140,14 @@ class Index:
         return self._offsets[at] if at >= 0 else 0
 
 
+Values = TypeVar("Values", LogFacts, Index)
+
+
+def _copied(values: Values) -> Values:
+    """Returns a copy. deepcopy would copy each part of an answer, of which there may be a million."""
+    return replace(values, **{name: copy(value) for name, value in vars(values).items()})
+
+
 class Scanned(msgspec.Struct, frozen=True, array_like=True):
     """The findings of one pass over the beginning of a log."""
 
@@ -150,16 +158,18 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def of(size: int, facts: LogFacts, index: Index) -> Scanned:
         """Returns a copy of them."""
-        return Scanned(size, *deepcopy((facts, index)))
+        return Scanned(size, _copied(facts), _copied(index))
 
 
 class Scan:
     """One pass over a log: feed it the pieces of the file, in order, or only those behind `known`."""
 
     def __init__(self, known: Scanned | None = None) -> None:
-        self.facts, self.index = deepcopy((known.facts, known.index)) if known else (LogFacts(), Index())
-        # The end of the last good line, and the bytes that were fed.
-        self.size = self.read = known.size if known else 0
+        self.facts, self.index = LogFacts(), Index()
+        self.size = self.read = 0  # the end of the last good line, and the bytes that were fed
+        if known is not None:
+            self.facts, self.index = _copied(known.facts), _copied(known.index)
+            self.size = self.read = known.size
         self.damaged: list[int] = []  # lines that are no events, with events after them: their offsets
         self._doubtful: list[int] = []
         self._rest = b""
