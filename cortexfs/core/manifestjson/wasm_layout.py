@@ -40,11 +40,14 @@ class _Bytes:
         return self.data[self.at - 1]
 
     def number(self) -> int:
-        value = shift = 0
-        while (byte := self.byte()) & 0x80:
+        """Reads a number of 64 bits. In names, which no compiler reads, a longer one takes quadratic time."""
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.byte()
             value |= (byte & 0x7F) << shift
-            shift += 7
-        return value | byte << shift
+            if byte < 0x80:
+                return value
+        raise ValueError("a number has over 64 bits")
 
     def skip(self, size: int) -> bytes:
         self.at += size

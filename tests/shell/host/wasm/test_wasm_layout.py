@@ -86,6 +86,16 @@ def test_what_is_not(what: str) -> None:
     assert (fault(SOUND[what]), doubt(SOUND[what])) == ("", "")
 
 
+def test_a_number_that_does_not_end_takes_no_time() -> None:
+    # The compiler does not read the names of a module: a number of all 16 MiB took hours.
+    names = b"\x04name\x07\x80\x01" + b"\xff" * 127 + b"\0"
+    sound = module(data(0x100000)) + b"\0\x88\x01" + names
+    wasmtime.Module(wasmtime.Engine(), sound)
+    assert (fault(sound), doubt(sound)) == ("", "")
+    with pytest.raises(ValueError, match="over 64 bits"):
+        wasm_layout._Bytes(b"\xff" * 10 + b"\0").number()
+
+
 DOUBTS = {
     "zeroed data in a small memory": module(data(0x10000), number(0x10000), pages=11),
     "by a named stack": module(data(0x10000), number(0x10000, "__stack_pointer"), pages=11),
