@@ -22,6 +22,7 @@ import trio
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
+from cortexfs.core.jsontext import check_depth
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.models.ask.driver import Driver, Turn
@@ -167,6 +168,7 @@ class _Said:
             raise Fault("EPROTO", "a tool call needs a call (its id) and a name, each of 1 to 256 characters")
         if call in self._calls or len(self._calls) >= MAX_CALLS:
             raise Fault("EPROTO", f"the model repeated the id of a tool call, or made over {MAX_CALLS} calls")
+        check_depth(input_, "the input of a tool call")
         self._calls.add(call)
         self.anything = True
         return ToolCall(call=call, name=name, input=input_)

@@ -4,7 +4,8 @@ Main path: `HostCall.run` sends the request to a host of the pool, and passes on
 call is done.
 Rules: a call that is given up is half-closed, which cancels it. A host that does not let go, or that broke
 the protocol, is replaced. If a host does not begin a call, the whole call is taken back and given to another
-host, so no call runs twice. A host's messages are untrusted input.
+host, so no call runs twice. A host's messages are untrusted input: JSON of hundreds of levels could be read
+here, and not be written to a session, or read by a client.
 This file must never know the meaning of a request, nor the use of its answer. A runner's run, where each hop
 costs, has a loop of its own (run/tool_run.py).
 """
@@ -22,6 +23,7 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare, is_code, timed_out
+from cortexfs.core.jsontext import check_depth
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.prompt import in_task
 from cortexfs.peers.streams import receive, send
@@ -173,7 +175,9 @@ class HostCall:
     def _decode(self, payload: bytes) -> hostcalls.ToolQuestion:
         if self._ask_person is None or self._question is not None:
             raise Fault("EPROTO", "it has asked a question, and none can be put now")
-        return _questions.decode(payload)
+        question = _questions.decode(payload)
+        check_depth([question.params, question.schema], "its question")
+        return question
 
 
 async def ask(

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 import trio
 
-from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core import frames, hostcalls, jsontext, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.jsontext import UNREADABLE
@@ -123,5 +123,5 @@ def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
         source, content = heard_observers.decode(payload)
         return frames.Observer(source=f"{path}: {source}" if source else path, content=content)
     if kind == wire.MEDIA:
-        return frames.Media(attachment=msgspec.json.decode(payload))
+        return frames.Media(attachment=jsontext.decode(payload, "an attachment"))
     return None

@@ -16,7 +16,7 @@ import socket
 import msgspec
 import trio
 
-from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core import frames, hostcalls, jsontext, wire
 from cortexfs.core.errors import Fault, bare, timed_out
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.caller import Caller
@@ -211,7 +211,7 @@ class Relay(RunnerSide):
             source, content = heard_observers.decode(payload)
             return voice.say(frames.Observer(run=run.id, source=source, content=content))
         elif kind == wire.MEDIA:
-            return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
+            return voice.say(frames.Media(run=run.id, attachment=jsontext.decode(payload, "an attachment")))
         elif kind == wire.DESCRIPTORS:
             self.news = payload
         elif kind == wire.FAULT:

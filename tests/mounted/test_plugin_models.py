@@ -200,6 +200,7 @@ def test_cancelling_by_a_signal(own: Ctx) -> None:
         ("negative", "EPROTO", 70, "-1", ""),
         ("raw", "EPROTO", 70, "broke the protocol", ""),
         ("forged", "EPROTO", 70, "broke the protocol", ""),
+        ("deep", "EPROTO", 70, "nested", ""),
         ("crash", "EPROTO", 70, "the model's process was killed by SIGSEGV", "last words"),
         ("asleep", "ETIMEDOUT", 1, "did not end within 2 s", "asleep"),
         ("flood", "EFBIG", 1, "over 8 million", None),

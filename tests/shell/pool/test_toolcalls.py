@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
-from cortexfs.pool import tool_call
+from cortexfs.pool import call, tool_call
 from cortexfs.pool.pool import Pool
 
 TOOL = Object(class_="tool", name="x", description="", plugin=hostcalls.Plugin("p", "1", "python", "m:a"))
@@ -110,3 +111,27 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
         return heard
 
     assert trio.run(sources) == [f"tool/{name}: {source}" if source else f"tool/{name}"]
+
+
+@pytest.mark.parametrize("kind", [wire.MEDIA, wire.QUESTION])
+def test_no_message_of_a_host_is_nested_too_deeply(kind: int) -> None:
+    # abi.md 4.30; JSON of 900 levels was read, and then could not be written to the session of an agent's run
+    deep = b"[" * 500 + b"]" * 500
+    if kind == wire.QUESTION:
+        deep = b'{"message":"a","schema":{"a":%s}}' % deep
+
+    async def ask(_: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer:
+        raise AssertionError("it is not passed on")
+
+    async def fault() -> Fault | None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours, theirs:
+            theirs.sendall(wire.message(kind, deep))
+            one = call.HostCall(lambda *said: tool_call._frame("tool/x", *said), said, ask=ask)
+            await one._listen(ours)
+            return one.fault
+
+    broken = trio.run(fault)
+    assert broken is not None
+    assert (broken.code, "nested" in broken.message) == ("EPROTO", True)

@@ -171,6 +171,7 @@ async def test_a_host_that_dies_is_named(stage: Stage) -> None:
         (wire.OBSERVER, b"\xc1"),
         (wire.MEDIA, b"{"),
         (wire.MEDIA, b"[" * 100_000),
+        (wire.MEDIA, b"[" * 500 + b"]" * 500),  # readable here, and not by each client
         (wire.FAULT, b""),
         (wire.WANT, b"\0"),
     ],
