@@ -289,7 +289,7 @@ class Filesystem(pyfuse3.Operations):
         writing = flags & WRITING or self.tree.temporary_at(inode) is not None
         opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode, flags)
         paged = isinstance(opened, LogFile)
-        handle = self._handles.add(opened, self.tree.home_of(inode))
+        handle = self._handles.add(opened, ctx.uid if opened.has_descriptor else self.tree.home_of(inode))
         return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged, nonseekable=opened.is_stream)
 
     @guarded

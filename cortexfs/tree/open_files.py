@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Listing: TypeAlias = list[tuple[str, int]]
 
 MAX_ENTRIES = 1_000_000  # entries of one user's open folders; a hundred bytes each
-MAX_OF_HOME = 128  # open files of a user's own objects; a control has 64 KiB at most
+MAX_OF_HOME = 128  # open files of a user's own objects (a control has 64 KiB at most), and with a descriptor
 FIRST_HANDLE = 1 << 62  # above all inodes
 
 
@@ -40,6 +40,7 @@ class OpenFile(ABC):
     """An open file. Operations that a kind does not support are refused."""
 
     is_stream = False  # it has no offsets
+    has_descriptor = False  # of its own, from its first read to its close
 
     @abstractmethod
     async def read(self, offset: int, size: int) -> bytes: ...
@@ -124,16 +125,18 @@ class Handles:
 
     def __init__(self) -> None:
         self._files: dict[int, OpenFile] = {}
-        self._homes: dict[int, int] = {}  # of the files of users' own objects: their homes
+        self._homes: dict[int, int] = {}  # of the files that count: their users
         self._in_homes: Counter[int] = Counter()
         self._listings: dict[int, tuple[Listing, int]] = {}
         self._entries: Counter[int] = Counter()  # in open listings, by uid
         self._last = FIRST_HANDLE
 
     def add(self, opened: OpenFile, home: int | None = None) -> int:
-        """Returns a handle. Raises EMFILE if a user has too many own files open, as each may hold bytes."""
+        """Returns a handle. Raises EMFILE if a user has too many own files open, as each may hold bytes, or a
+        descriptor."""
         if home is not None and self._in_homes[home] >= MAX_OF_HOME:
-            raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of own objects open; close some")
+            why = f"uid {home} has {MAX_OF_HOME} files of own objects, or .facts, open; close some"
+            raise Fault("EMFILE", why)
         self._last += 1
         self._files[self._last] = opened
         if home is not None:

@@ -60,7 +60,7 @@ class SessionDisk:
         if place.kind in (PlaceKind.RUNS, PlaceKind.USAGE):
             return RunsFile(self, place, state)
         if place.kind is PlaceKind.FACTS:
-            return FactsFile(self, place, await self.do(session_disk.open_list, self.roots, place))
+            return FactsFile(self, place)
         descriptor = await self.do(session_disk.open_file, self.roots, place)
         opened = SpaceFile(self, place, state, _version(descriptor))
         await self.hold(opened, descriptor)
@@ -90,12 +90,12 @@ class RunsFile(OpenFile):
 class FactsFile(OpenFile):
     """A file of FACTS, made while it is read from beginning to end: it is never in memory as a whole."""
 
-    is_stream = True
+    is_stream = has_descriptor = True
 
-    def __init__(self, disk: SessionDisk, place: SessionPlace, names: int) -> None:
+    def __init__(self, disk: SessionDisk, place: SessionPlace) -> None:
         self._disk = disk
         self._place = place
-        self._names = names
+        self._names: int | None = None  # the descriptor of the list of names
         self._next = 0  # in the list of names
         self._lines = b""
         self._at = 0  # the offset at which `_lines` begins
@@ -106,6 +106,8 @@ class FactsFile(OpenFile):
             if not self._at <= offset <= self._at + len(self._lines):
                 raise Fault("ESPIPE", "this file can only be read from its beginning to its end")
             self._lines, self._at = self._lines[offset - self._at :], offset
+            if self._names is None:
+                self._names = await self._disk.do(session_disk.open_list, self._disk.roots, self._place)
             while len(self._lines) < size:
                 place = (self._disk.roots, self._place, self._names, self._next)
                 lines, after = await self._disk.do(session_disk.facts, *place)
@@ -118,7 +120,8 @@ class FactsFile(OpenFile):
 
     async def close(self) -> None:
         async with self._turn:
-            await self._disk.do(os.close, self._names)
+            if self._names is not None:
+                await self._disk.do(os.close, self._names)
 
 
 class SpaceFile(OpenFile):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.tree import session_disk
+from cortexfs.tree import open_files, session_disk
 from tests.shell.handlers import caller, refused
 from tests.shell.session_stores import store
 from tests.shell.spaces import MINE, Seen, address, seen, written
@@ -117,3 +117,22 @@ async def test_without_sessions_there_is_none(tmp_path: Path) -> None:
         await written(world.sessions, address(), "r")
         await world.sessions.remove(address())
         assert await facts(world) == []
+
+
+async def test_a_user_takes_no_descriptors_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # abi.md 5.41; each open has a descriptor of the daemon's, which then accepts no connection
+    monkeypatch.setattr(open_files, "MAX_OF_HOME", 3)
+    async with seen(tmp_path) as world:
+        await written(world.sessions, address("one"), "r1")
+        file = await world.find(f"{MINE}/.facts")
+        handles = [(await world.fs.open(file, os.O_RDONLY, caller())).fh for _ in range(3)]
+        held = len(os.listdir("/proc/self/fd"))
+        with refused(errno.EMFILE):
+            await world.fs.open(file, os.O_RDONLY, caller())
+        await world.fs.open(file, os.O_RDONLY, caller(4321))
+        assert len(os.listdir("/proc/self/fd")) == held
+        for handle in handles:
+            await world.fs.read(handle, 0, 10)
+            await world.fs.release(handle)
+        assert len(await facts(world)) == 1
+        assert len(os.listdir("/proc/self/fd")) == held
