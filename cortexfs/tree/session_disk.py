@@ -36,7 +36,8 @@ from cortexfs.sessions import disk
 from cortexfs.state.no_links import held
 from cortexfs.state.run_logs import OLDER
 
-NAMES = 8 << 10  # bytes of names that are looked at together: some hundred sessions
+NAMES = 8 << 10  # bytes of names that are read together: of thousands of sessions, if they are short
+LINES = 64 << 10  # bytes of their lines at which a piece ends, as each open file keeps one
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -169,18 +170,22 @@ def open_list(roots: Roots, place: SessionPlace) -> int:
 
 def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[bytes, int]:
     """Returns lines of FACTS for a piece of the list of names from `start` on, and the next piece's start."""
-    piece = os.pread(names, NAMES, start)
-    piece = piece[: piece.rfind(b"\n") + 1]
     lines: list[bytes] = []
+    size = 0
     with folder(roots.sessions, place.parts[:-1]) as sessions:
-        for name in piece.decode(errors="replace").split("\n")[:-1]:
+        for raw in os.pread(names, NAMES, start).split(b"\n")[:-1]:
+            if size >= LINES:
+                break
+            start += len(raw) + 1
+            name = raw.decode(errors="replace")
             with contextlib.suppress(OSError), held(name, _FOLDER, sessions) as here:
                 found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
                 meta = _meta(here)
                 counts = found.st_mtime, meta.messages, found.st_size
                 line = SessionFacts(name, meta.state, *counts, meta.machine, meta.cwd)
                 lines.append(msgspec.json.encode(line))
-    return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
+                size += len(lines[-1])
+    return b"\n".join([*lines, b""]) if lines else b"", start
 
 
 def _meta(session: int) -> _Meta:

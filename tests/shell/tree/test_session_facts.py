@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cortexfs.tree import open_files, session_disk
+from cortexfs.tree.session_files import FactsFile
 from tests.shell.handlers import caller, refused
 from tests.shell.session_stores import store
 from tests.shell.spaces import MINE, Seen, address, seen, written
@@ -117,6 +118,20 @@ async def test_without_sessions_there_is_none(tmp_path: Path) -> None:
         await written(world.sessions, address(), "r")
         await world.sessions.remove(address())
         assert await facts(world) == []
+
+
+async def test_each_open_keeps_a_bounded_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A piece of names may have thousands of sessions, each with a directory of 4 KiB.
+    monkeypatch.setattr(session_disk, "LINES", 300)
+    async with seen(tmp_path) as world:
+        for number in range(40):
+            await written(world.sessions, address(f"s{number:02}"), f"r{number}")
+        info = await world.fs.open(await world.find(f"{MINE}/.facts"), os.O_RDONLY, caller())
+        await world.fs.read(info.fh, 0, 1)
+        kept = world.fs._handles.find(info.fh)
+        assert isinstance(kept, FactsFile)
+        assert 300 <= len(kept._lines) < 500
+        assert [each["session"] for each in await facts(world)] == [f"s{n:02}" for n in reversed(range(40))]
 
 
 async def test_a_user_takes_no_descriptors_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
