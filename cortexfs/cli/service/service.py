@@ -108,12 +108,26 @@ def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
         if "web" not in ALL:
             raise Fault("EINVAL", "this version has no page: there is no ctx web")
         return [systemd.page_unit(program, root, system=system)]
+    if not system:
+        _check_point(root)
     where = daemons.places_of(options)
     return [systemd.mount_unit(program, root, str(where.state), str(where.config), system=system)]
 
 
 def _root(options: argparse.Namespace) -> str:
     return mounts.absolute(options.root) if options.root else mounts.root(None)
+
+
+def _check_point(root: str) -> None:
+    """Refuse a place where this user's daemon cannot mount, such as that of root's mount."""
+    found = mounts.mounted_at(root)
+    if found and found.owner != os.getuid():
+        why = f"{root} is the mount of {'root' if not found.owner else f'uid {found.owner}'}"
+    elif not found and not os.access(root if os.path.lexists(root) else os.path.dirname(root), os.W_OK):
+        why = f"{root} is not yours to mount on"
+    else:
+        return
+    raise Fault("EACCES", f"{why}; name a directory of your own: ctx service install --root DIR")
 
 
 def _is_system(options: argparse.Namespace) -> bool:

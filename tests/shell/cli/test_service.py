@@ -98,12 +98,12 @@ def test_without_systemd_it_says_what_to_run_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("CTX_ROOT", "/srv/ctx")
+    monkeypatch.setenv("CTX_ROOT", f"{tmp_path}/ctx")
     assert main(["service", "install", "--user"]) == 69
     assert "no systemd of yours runs here; at the start of your session, run: " in (
         said := capsys.readouterr().err
     )
-    assert said.strip().endswith("/ctx mount /srv/ctx")
+    assert said.strip().endswith(f"/ctx mount {tmp_path}/ctx")
     assert not list(tmp_path.iterdir())
     if os.geteuid() == 0:
         assert main(["service", "install"]) == 69
@@ -112,10 +112,34 @@ def test_without_systemd_it_says_what_to_run_and_writes_nothing(
 
 def test_what_would_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--state", str(tmp_path / "state"), "--config", str(tmp_path / "config")]
-    assert main(["service", "install", "--user", "--print", "--root", "/srv/ctx", *places]) == 0
+    assert main(["service", "install", "--user", "--print", "--root", f"{tmp_path}/ctx", *places]) == 0
     said = capsys.readouterr().out
-    assert f"/ctx mount /srv/ctx --foreground --state {tmp_path}/state --config {tmp_path}/config\n" in said
+    command = f"/ctx mount {tmp_path}/ctx --foreground --state {tmp_path}/state --config {tmp_path}/config"
+    assert f"{command}\n" in said
     assert "WantedBy=default.target" in said
+
+
+@each_of(
+    "owner, why",
+    [
+        (0, "is the mount of root"),
+        (7, "is the mount of uid 7"),
+        (None, "is not yours to mount on"),
+    ],
+)
+def test_a_place_where_the_user_cannot_mount_is_refused(
+    owner: int | None, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mount = mounts.Mount("/srv/ctx", 1, owner, True) if owner is not None else None
+    monkeypatch.setenv("CTX_ROOT", "/srv/ctx")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mount)
+    for words in (["--user"], ["--user", "--print"]):
+        assert main(["service", "install", *words]) == 13
+        mend = "name a directory of your own: ctx service install --root DIR"
+        assert f"/srv/ctx {why}; {mend}" in capsys.readouterr().err
+    assert main(["service", "install", "--system", "--print"]) == 0  # root's to install
 
 
 def test_what_is_not_there_is_neither_removed_nor_shown(
