@@ -1,7 +1,6 @@
-"""The checks of `ctx doctor`: of the machine, of the installation and of the mount.
+"""The checks of `ctx doctor` of the machine and of the installation, and the table of all checks.
 
-Rules: a check is a function from `Subject` to one `Finding`, and CHECKS has them all. A child process, which
-may hang, makes each access to a mount (bounded.ask).
+Rules: a check is a function from `Subject` to one `Finding`. CHECKS has them all, also those of the mount.
 """
 
 from __future__ import annotations
@@ -16,30 +15,21 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import cortexfs
 from cortexfs.cli import mounts
-from cortexfs.cli.bounded import ask
+from cortexfs.cli.mount import mount_checks
+from cortexfs.cli.mount.finding import Check, Finding, Subject, fail, ok, warn
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import without
 from cortexfs.core.policy import risk
-from cortexfs.core.safe_text import one_line
-from cortexfs.core.wire import PROTOCOL, SOCKET_NAME
+from cortexfs.core.wire import PROTOCOL
 from cortexfs.daemon import deciding
 from cortexfs.daemon.agent_ports import PolicyFile
 from cortexfs.linux import syscalls
 from cortexfs.run import shebang
-from cortexfs.state import no_links
-from cortexfs.state.directories import Places, place_of
 
-OK, WARN, FAIL = "ok", "warn", "fail"
-LOG_READ = 256 << 10  # bytes of the end of a daemon's log
-REFUSED = " stays as it is: "  # in the daemon's log: it refused a control's value
 LEAST_ROOM = 16 << 20  # bytes: a disk with less will be full within a few runs
 LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
@@ -50,30 +40,6 @@ NO_NAMESPACES = {
     "/proc/sys/kernel/unprivileged_userns_clone": "0",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
 }
-
-
-class Subject(NamedTuple):
-    root: str
-    where: Places
-    uid: int
-
-
-class Finding(NamedTuple):
-    level: str
-    why: str  # the finding
-    mend: str = ""  # the advice
-    fix: tuple[str, ...] = ()  # the command that follows the advice, if there is one
-    by_root: bool = False  # True if root has to run the command
-
-    @property
-    def text(self) -> str:
-        return f"{self.why}{f'; {self.mend}' if self.mend else ''}"
-
-
-Check: TypeAlias = Callable[[Subject], Finding]
-
-
-ok, warn, fail = partial(Finding, OK), partial(Finding, WARN), partial(Finding, FAIL)
 
 
 def fuse_device(subject: Subject) -> Finding:
@@ -269,104 +235,6 @@ def stale(subject: Subject) -> Finding:
     return ok("no mount has lost its daemon")
 
 
-def answers(subject: Subject) -> Finding:
-    try:
-        mounts.status_text(subject.root or mounts.root(None))
-    except Fault as fault:
-        why, _, mend = fault.message.partition("; ")
-        is_free = subject.root and not mounts.mounted_at(subject.root)
-        return fail(why, mend, (shebang.program("ctx"), "mount", subject.root) if is_free else ())
-    return ok(f"{subject.root} answers")
-
-
-def run_socket(subject: Subject) -> Finding:
-    if _silent(subject):
-        return ok("no mount to ask")
-    try:
-        ask(lambda: _connected(f"{subject.root}/{SOCKET_NAME}"), mounts.ANSWER_SECONDS)
-    except OSError as problem:
-        return fail(f"{SOCKET_NAME} does not take connections: {problem.strerror}", "see: ctx status")
-    return ok(f"{SOCKET_NAME} takes connections")
-
-
-def object_sockets(subject: Subject) -> Finding:
-    """An object that is declared, but cannot talk now, refuses connections (abi.md 5.6)."""
-    if _silent(subject):
-        return ok("no mount to ask")
-    try:
-        refusing = ask(lambda: _refusing(Path(subject.root)), mounts.ANSWER_SECONDS).decode().split()
-    except OSError as problem:
-        return fail(f"the objects' sockets cannot be tried: {problem.strerror}", "see: ctx status")
-    if refusing:
-        return warn(f"{', '.join(refusing)} take no connections", "see their .d/status, and: ctx status")
-    return ok("every object's socket takes connections")
-
-
-def _refusing(root: Path) -> bytes:
-    found = []
-    for path in (*root.glob("model/*/*.sock"), *root.glob("agent/*.sock")):
-        try:
-            _connected(str(path))
-        except OSError:
-            found.append(str(path.relative_to(root)))
-    return "\n".join(found).encode()
-
-
-def _silent(subject: Subject) -> bool:
-    """Returns True if further questions are useless; `answers` reports the reason."""
-    return answers(subject).level == FAIL
-
-
-def _connected(path: str) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
-        # Connect by a descriptor of the directory: the path of a socket may have 107 bytes only (unix(7)).
-        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-        runner.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
-    return b""
-
-
-def refused_controls(subject: Subject) -> Finding:
-    """An editor only shows an errno. The end of the log has the reason."""
-    log = subject.where.state / "daemon.log"
-    try:
-        lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
-    except (OSError, Fault):
-        return ok("no log of a daemon to look into")
-    if not (found := [line for line in lines if REFUSED in line]):
-        return ok("none was refused")
-    when, _, message = found[-1].partition(",")
-    return ok(f"{when}: {one_line(message.partition(' ')[2].partition(' ')[2])}")
-
-
-def broken_plugins(subject: Subject) -> Finding:
-    if _silent(subject):
-        return ok("no mount to ask")
-    if broken := mounts.by_name(mounts.facts(mounts.status_text(subject.root)), "broken plugin"):
-        message = " / ".join(map(": ".join, broken.items()))
-        return warn(message, f"mend it, or do without it: {'; '.join(map(without, broken))}")
-    return ok("every enabled plugin is sound")
-
-
-def broken_others(subject: Subject) -> Finding:
-    facts = {} if _silent(subject) else mounts.facts(mounts.status_text(subject.root))
-    if found := mounts.by_name(facts, "broken provider") | mounts.by_name(facts, "broken agent"):
-        message = " / ".join(map(": ".join, found.items()))
-        return warn(message, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
-    return ok("every provider and agent is sound")
-
-
-def plugin_copies(subject: Subject) -> Finding:
-    """Under root, hosts run as other users, and must pass through every folder above."""
-    copies = place_of(subject.where.state)
-    if subject.uid != 0 or not copies.is_dir():
-        return ok("plugins run as users that can read them")
-    closed = [str(above) for above in (copies, *copies.parents) if not above.stat().st_mode & 0o001]
-    if closed:
-        words = ("chmod", "o+x", *closed)
-        return warn(f"others cannot pass through {closed[-1]} to plugins", " ".join(words), words)
-    return ok(f"others can pass to {copies}")
-
-
 CHECKS: dict[str, Check] = {
     "fuse device": fuse_device,
     "fusermount3": fusermount,
@@ -382,11 +250,11 @@ CHECKS: dict[str, Check] = {
     "configuration": configuration,
     "state": state,
     "stale mounts": stale,
-    "mount answers": answers,
-    "run socket": run_socket,
-    "object sockets": object_sockets,
-    "refused controls": refused_controls,
-    "plugins": broken_plugins,
-    "providers and agents": broken_others,
-    "plugin copies": plugin_copies,
+    "mount answers": mount_checks.answers,
+    "run socket": mount_checks.run_socket,
+    "object sockets": mount_checks.object_sockets,
+    "refused controls": mount_checks.refused_controls,
+    "plugins": mount_checks.broken_plugins,
+    "providers and agents": mount_checks.broken_others,
+    "plugin copies": mount_checks.plugin_copies,
 }

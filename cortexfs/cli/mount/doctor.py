@@ -27,7 +27,8 @@ from typing import Any
 
 from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.mount.checks import CHECKS, FAIL, OK, Check, Finding, Subject, fail
+from cortexfs.cli.mount.checks import CHECKS
+from cortexfs.cli.mount.finding import FAIL, OK, Check, Finding, Subject, fail
 from cortexfs.cli.parser import JSON, PLACES, Command, arg, flag
 from cortexfs.config import FILE
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status, os_faults

@@ -12,8 +12,8 @@ import pytest
 
 from cortexfs.cli import mounts
 from cortexfs.cli.main import main
-from cortexfs.cli.mount import checks, doctor, mount, serve
-from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
+from cortexfs.cli.mount import checks, doctor, mount, mount_checks, serve
+from cortexfs.cli.mount.finding import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
 from cortexfs.state.directories import Places, place_of
@@ -194,31 +194,31 @@ def test_a_check_that_cannot_look_is_a_finding(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_mount_that_answers_is_well(subject: Subject) -> None:
     root = plant(Path(subject.root))
-    assert checks.answers(subject).level == OK
-    assert checks.run_socket(subject).level == FAIL
+    assert mount_checks.answers(subject).level == OK
+    assert mount_checks.run_socket(subject).level == FAIL
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{root}/.run.sock")
         listener.listen()
-        assert checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
-    plugins = checks.broken_plugins(subject)
+        assert mount_checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
+    plugins = mount_checks.broken_plugins(subject)
     assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
     assert plugins.mend == "mend it, or do without it: ctx plugin disable notes"  # abi.md 8.54
-    assert checks.broken_others(subject).level == OK
+    assert mount_checks.broken_others(subject).level == OK
     with (root / "status").open("a") as status:
         status.write("broken provider: acme: it is not TOML\nbroken agent: base: it has no model\n")
-    others = checks.broken_others(subject)
+    others = mount_checks.broken_others(subject)
     assert (others.level, others.why) == (WARN, "acme: it is not TOML / base: it has no model")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
 def test_what_plugins_run_from_is_open_to_their_callers(subject: Subject) -> None:
-    assert checks.plugin_copies(subject).level == OK
+    assert mount_checks.plugin_copies(subject).level == OK
     copies = place_of(subject.where.state)
     copies.mkdir()
     copies.chmod(0o700)
-    found = checks.plugin_copies(subject)
+    found = mount_checks.plugin_copies(subject)
     assert (found.level, str(copies) in found.mend) == (WARN, True)
-    assert checks.plugin_copies(subject._replace(uid=1)).level == OK
+    assert mount_checks.plugin_copies(subject._replace(uid=1)).level == OK
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o700, OK), (0o750, FAIL), (0o701, FAIL)])
@@ -312,7 +312,7 @@ def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
         listener.bind(str(folder / "good.sock"))
         listener.listen()
         closed.bind(str(folder / "bad.sock"))
-        assert checks._refusing(tmp_path) == b"model/acme/bad.sock"
+        assert mount_checks._refusing(tmp_path) == b"model/acme/bad.sock"
 
 
 def test_a_daemon_that_is_at_work_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:

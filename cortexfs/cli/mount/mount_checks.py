@@ -1,0 +1,122 @@
+"""The checks of `ctx doctor` of the mount that runs.
+
+Rules: a child process, which may hang, makes each access to a mount (bounded.ask).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from cortexfs.cli import mounts
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.mount.finding import FAIL, Finding, Subject, fail, ok, warn
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import without
+from cortexfs.core.safe_text import one_line
+from cortexfs.core.wire import SOCKET_NAME
+from cortexfs.run import shebang
+from cortexfs.state import no_links
+from cortexfs.state.directories import place_of
+
+LOG_READ = 256 << 10  # bytes of the end of a daemon's log
+REFUSED = " stays as it is: "  # in the daemon's log: it refused a control's value
+
+
+def answers(subject: Subject) -> Finding:
+    try:
+        mounts.status_text(subject.root or mounts.root(None))
+    except Fault as fault:
+        why, _, mend = fault.message.partition("; ")
+        is_free = subject.root and not mounts.mounted_at(subject.root)
+        return fail(why, mend, (shebang.program("ctx"), "mount", subject.root) if is_free else ())
+    return ok(f"{subject.root} answers")
+
+
+def run_socket(subject: Subject) -> Finding:
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        ask(lambda: _connected(f"{subject.root}/{SOCKET_NAME}"), mounts.ANSWER_SECONDS)
+    except OSError as problem:
+        return fail(f"{SOCKET_NAME} does not take connections: {problem.strerror}", "see: ctx status")
+    return ok(f"{SOCKET_NAME} takes connections")
+
+
+def object_sockets(subject: Subject) -> Finding:
+    """An object that is declared, but cannot talk now, refuses connections (abi.md 5.6)."""
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        refusing = ask(lambda: _refusing(Path(subject.root)), mounts.ANSWER_SECONDS).decode().split()
+    except OSError as problem:
+        return fail(f"the objects' sockets cannot be tried: {problem.strerror}", "see: ctx status")
+    if refusing:
+        return warn(f"{', '.join(refusing)} take no connections", "see their .d/status, and: ctx status")
+    return ok("every object's socket takes connections")
+
+
+def _refusing(root: Path) -> bytes:
+    found = []
+    for path in (*root.glob("model/*/*.sock"), *root.glob("agent/*.sock")):
+        try:
+            _connected(str(path))
+        except OSError:
+            found.append(str(path.relative_to(root)))
+    return "\n".join(found).encode()
+
+
+def _silent(subject: Subject) -> bool:
+    """Returns True if further questions are useless; `answers` reports the reason."""
+    return answers(subject).level == FAIL
+
+
+def _connected(path: str) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
+        # Connect by a descriptor of the directory: the path of a socket may have 107 bytes only (unix(7)).
+        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        runner.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+    return b""
+
+
+def refused_controls(subject: Subject) -> Finding:
+    """An editor only shows an errno. The end of the log has the reason."""
+    log = subject.where.state / "daemon.log"
+    try:
+        lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
+    except (OSError, Fault):
+        return ok("no log of a daemon to look into")
+    if not (found := [line for line in lines if REFUSED in line]):
+        return ok("none was refused")
+    when, _, message = found[-1].partition(",")
+    return ok(f"{when}: {one_line(message.partition(' ')[2].partition(' ')[2])}")
+
+
+def broken_plugins(subject: Subject) -> Finding:
+    if _silent(subject):
+        return ok("no mount to ask")
+    if broken := mounts.by_name(mounts.facts(mounts.status_text(subject.root)), "broken plugin"):
+        message = " / ".join(map(": ".join, broken.items()))
+        return warn(message, f"mend it, or do without it: {'; '.join(map(without, broken))}")
+    return ok("every enabled plugin is sound")
+
+
+def broken_others(subject: Subject) -> Finding:
+    facts = {} if _silent(subject) else mounts.facts(mounts.status_text(subject.root))
+    if found := mounts.by_name(facts, "broken provider") | mounts.by_name(facts, "broken agent"):
+        message = " / ".join(map(": ".join, found.items()))
+        return warn(message, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
+    return ok("every provider and agent is sound")
+
+
+def plugin_copies(subject: Subject) -> Finding:
+    """Under root, hosts run as other users, and must pass through every folder above."""
+    copies = place_of(subject.where.state)
+    if subject.uid != 0 or not copies.is_dir():
+        return ok("plugins run as users that can read them")
+    closed = [str(above) for above in (copies, *copies.parents) if not above.stat().st_mode & 0o001]
+    if closed:
+        words = ("chmod", "o+x", *closed)
+        return warn(f"others cannot pass through {closed[-1]} to plugins", " ".join(words), words)
+    return ok(f"others can pass to {copies}")
