@@ -1,8 +1,8 @@
 """Asks a question that may never be answered: a system call on a mount whose daemon hangs.
 
 Rules: only SIGKILL can end such a system call, so a forked child makes it. We can kill that child, or leave
-it behind if even SIGKILL does not help. The child makes system calls and nothing else. This process must have
-a single thread.
+it behind if even SIGKILL does not help. The child makes system calls, and at most sums up their results.
+This process must have a single thread.
 """
 
 from __future__ import annotations

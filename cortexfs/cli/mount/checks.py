@@ -256,5 +256,6 @@ CHECKS: dict[str, Check] = {
     "refused controls": mount_checks.refused_controls,
     "plugins": mount_checks.broken_plugins,
     "providers and agents": mount_checks.broken_others,
+    "tool schemas": mount_checks.tool_schemas,
     "plugin copies": mount_checks.plugin_copies,
 }

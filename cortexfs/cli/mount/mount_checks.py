@@ -9,10 +9,14 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
+
 from cortexfs.cli import mounts
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.mount.finding import FAIL, Finding, Subject, fail, ok, warn
+from cortexfs.core.arguments.schema import unknown_required
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest.mcp_server import without
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import SOCKET_NAME
@@ -21,6 +25,7 @@ from cortexfs.state import no_links
 from cortexfs.state.directories import place_of
 
 LOG_READ = 256 << 10  # bytes of the end of a daemon's log
+SCHEMA_SECONDS = 10.0  # there may be thousands of tools
 REFUSED = " stays as it is: "  # in the daemon's log: it refused a control's value
 
 
@@ -108,6 +113,31 @@ def broken_others(subject: Subject) -> Finding:
         message = " / ".join(map(": ".join, found.items()))
         return warn(message, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
     return ok("every provider and agent is sound")
+
+
+def tool_schemas(subject: Subject) -> Finding:
+    """No caller is told of a required name without a property, so each call fails."""
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        wrong = ask(lambda: _unknown(Path(subject.root)), SCHEMA_SECONDS).decode()
+    except OSError as problem:
+        return fail(f"the tools' schemas cannot be read: {problem.strerror}", "see: ctx status")
+    if wrong:
+        return warn(wrong, "mend the names in required, or add the properties")
+    return ok("every required name of a tool's schema is a property")
+
+
+def _unknown(root: Path) -> bytes:
+    found = []
+    for path in sorted(root.glob("tool/*.d/schema")):
+        try:
+            schema = msgspec.json.decode(path.read_bytes())
+        except (OSError, *UNREADABLE):
+            continue  # the tool has just gone, or is broken, which its status says
+        if isinstance(schema, dict) and (names := unknown_required(schema)):
+            found.append(f"{path.parent.name[:-2]} requires {', '.join(names)}, and has no such property")
+    return one_line(" / ".join(found)).encode()
 
 
 def plugin_copies(subject: Subject) -> Finding:

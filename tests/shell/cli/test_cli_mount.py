@@ -17,7 +17,7 @@ from cortexfs.cli.mount.finding import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
 from cortexfs.state.directories import Places, place_of
-from tests.shell.cli_tree import ctx, plant
+from tests.shell.cli_tree import add, ctx, plant
 from tests.shell.session_stores import small_disk
 
 
@@ -208,6 +208,16 @@ def test_a_mount_that_answers_is_well(subject: Subject) -> None:
         status.write("broken provider: acme: it is not TOML\nbroken agent: base: it has no model\n")
     others = mount_checks.broken_others(subject)
     assert (others.level, others.why) == (WARN, "acme: it is not TOML / base: it has no model")
+
+
+def test_a_schema_that_requires_an_unknown_name_is_found(subject: Subject) -> None:
+    root = plant(Path(subject.root))
+    assert mount_checks.tool_schemas(subject).level == OK
+    add(root, "tool/bell", "Ring.", "mcp:bell", {"properties": {"how": {}}, "required": ["hwo", "a\nb"]})
+    (root / "tool/old.d").mkdir()
+    (root / "tool/old.d/schema").write_text("{")
+    found = mount_checks.tool_schemas(subject)
+    assert (found.level, found.why) == (WARN, "bell requires hwo, a b, and has no such property")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
