@@ -262,7 +262,7 @@ def _governed(plugin: LintedPlugin, state: Path) -> LintedPlugin:
     return replace(
         plugin,
         governance=wrong,
-        gaps=tuple(governance.warnings(manifest)),
+        gaps=(*governance.warnings(manifest), *governance.unknown_provides(manifest)),
         trust=manifest.trust,
         native=manifest.native is not None and manifest.native.isolation == "trusted_in_process",
         profiled=bool(manifest.package.risk_profile),

@@ -16,7 +16,7 @@ import msgspec
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import shown
+from cortexfs.core.jsontext import nearest, shown
 from cortexfs.core.manifest.toml import (
     FILE,
     Confirmation,
@@ -243,7 +243,7 @@ def check_boundary(manifest: Manifest) -> None:
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """Returns the warnings of a review, which forbid nothing."""
+    """Returns the warnings of a package's gaps, which forbid nothing."""
     package = manifest.package
     certificate = package.conformance
     found = {
@@ -253,9 +253,14 @@ def warnings(manifest: Manifest) -> list[str]:
         "missing recommended risk profile": not package.risk_profile,
         "missing passing conformance certificate": certificate is None or not certificate.passed,
     }
+    return [text for text, is_missing in found.items() if is_missing]
+
+
+def unknown_provides(manifest: Manifest) -> list[str]:
+    """Returns the warnings of words that mean nothing, as the manifest provides them."""
     unknown = [name for name in manifest.capabilities.provides if name not in PROVIDES]
-    sentences = [f"capabilities.provides: {shown(name)} is unknown and is ignored" for name in unknown]
-    return [text for text, is_missing in found.items() if is_missing] + sentences
+    ignored = "is unknown and is ignored"
+    return [f"capabilities.provides: {shown(name)} {ignored}{nearest(name, PROVIDES)}" for name in unknown]
 
 
 # The kinds that the seed declares with other words than partially_reversible and always.

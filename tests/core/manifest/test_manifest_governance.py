@@ -298,7 +298,8 @@ def test_warnings_stand_in_nobodys_way() -> None:
     assert governance.warnings(manifest(**certified)) == []
     # upstream: "unknown names silently kept"
     odd = manifest(**certified, capabilities={"provides": ["tools", "toolz"]})
-    assert governance.warnings(odd) == ['capabilities.provides: "toolz" is unknown and is ignored']
+    ignored = 'capabilities.provides: "toolz" is unknown and is ignored; did you mean tools?'
+    assert (governance.warnings(odd), governance.unknown_provides(odd)) == ([], [ignored])
 
 
 def test_each_capability_becomes_an_effect() -> None:

@@ -51,6 +51,13 @@ def test_a_required_name_that_is_no_property_is_warned_of(places: directories.Pl
     assert f"warning: {warned}" in said("install", "hello")[2]
 
 
+def test_an_unknown_word_of_provides_is_warned_of(places: directories.Places, said: Said) -> None:
+    edit(hello(Path("hello")), 'provides = ["tools"]', 'provides = ["tools", "skils"]')
+    warned = 'capabilities.provides: "skils" is unknown and is ignored; did you mean skills?'
+    assert said.ok("review", "hello").count(f"- {warned}") == 1
+    assert f"warning: {warned}" in said("install", "hello")[2]
+
+
 def test_a_refusal_names_the_plugin(places: directories.Places, said: Said) -> None:
     edit(hello(Path("hello")), "1.6.0", "9.9.9")
     assert said("install", "hello")[2].startswith("ctx plugin: plugin 'hello': it needs 9.9.9 or newer")

@@ -67,7 +67,7 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
     if tree:
         own += [why for kind in texts.FOLDERS for why in texts.judged(tree.contents, kind)[1]]
     own += [why for tool in manifest.native.tools if (why := _unknown(tool))] if manifest.native else []
-    return [*own, *governance.newer(manifest)]
+    return [*own, *governance.unknown_provides(manifest), *governance.newer(manifest)]
 
 
 def _unknown(tool: DeclaredProcessTool) -> str:
