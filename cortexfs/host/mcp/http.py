@@ -1,13 +1,10 @@
 """HTTP to an MCP server, with a bound on each answer, and on the streams that are opened again.
 
-The SDK bounds the events of a stream, but reads all other answers as a whole. It opens an ended stream again
-after the pause that the server names, which may be none.
 This file must never know what is said.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -25,7 +22,6 @@ CONNECT_SECONDS = 30.0  # answers have the time of their call
 
 REFUSALS = (401, 403)
 MAX_CHALLENGE = 2000
-STREAMS, STREAM_SECONDS = 10, 1.0  # so many at once, and then one each second: the SDK's own pause
 
 
 @asynccontextmanager
@@ -69,16 +65,10 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         super().__init__()
         self._judge = judge
         self._bearer = bearer
-        self._earned = 0.0  # the time at which all streams so far would have had their second
-
-    async def _await_turn(self) -> None:
-        now = time.monotonic()
-        self._earned = max(self._earned, now) + STREAM_SECONDS
-        await anyio.sleep(max(self._earned - now - STREAMS * STREAM_SECONDS, 0))
+        self._turns = bounded.StreamTurns()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method == "GET":
-            await self._await_turn()
+        await self._turns.wait(request)
         bounded.ask_plain(request)
         if token := self._bearer():
             request.headers["Authorization"] = f"Bearer {token}"

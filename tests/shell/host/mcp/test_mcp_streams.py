@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 
+import anyio
 import pytest
+from mcp import Client
 
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.host.mcp import http as mcphttp
 from cortexfs.host.mcp.keeper import Keeper
+from cortexfs.mcp import client
+from cortexfs.net import bounded
 from tests.waiting import until
 
 RESULTS = {
@@ -75,9 +78,23 @@ def test_a_stream_without_a_pause_keeps_no_host_busy(server: _Hasty) -> None:
     try:
         keeper.link()
         begun = time.monotonic()
-        until(lambda: server.opened >= mcphttp.STREAMS)  # a few at once, as streams do break
+        until(lambda: server.opened >= bounded.STREAMS)  # a few at once, as streams do break
         time.sleep(1.5)
         seconds = time.monotonic() - begun
-        assert server.opened <= mcphttp.STREAMS + seconds / mcphttp.STREAM_SECONDS + 1
+        assert server.opened <= bounded.STREAMS + seconds / bounded.STREAM_SECONDS + 1
     finally:
         keeper.close()
+
+
+def test_nor_a_command(server: _Hasty, monkeypatch: pytest.MonkeyPatch) -> None:
+    # found: ctx mcp call opened hundreds of streams a second while its call ran
+    monkeypatch.setattr(bounded, "STREAM_SECONDS", 3600.0)
+
+    async def use(one: Client) -> None:
+        await anyio.to_thread.run_sync(until, lambda: server.opened >= bounded.STREAMS)
+        for _ in range(20):
+            await one.list_tools()
+
+    place = client.McpPlace(url=f"http://127.0.0.1:{server.server_port}/mcp")
+    client.used(place, use, lambda *_: None, print)
+    assert server.opened == bounded.STREAMS
