@@ -68,6 +68,15 @@ _NEW_PLUGIN = r"--new-(?:(process|native|python|rust)-)?plugin"
 HIDDEN = {"complete": ("shell.complete", "")}
 
 
+# Sentences of argparse, and ours for them.
+_SENTENCES = (
+    ("the following arguments are required: ([^,]+)", r"\1 is missing"),
+    ("the following arguments are required: (.+)", r"\1 are missing"),
+    ("argument ([^ ]+): expected (?:at least )?one argument", r"\1 needs a value"),
+    ("argument ([^ ]+): ignored explicit argument .+", r"\1 takes no value"),
+)
+
+
 class CommandArgument(NamedTuple):
     """An argument or option, as argparse takes it."""
 
@@ -120,20 +129,35 @@ class CommandParser(argparse.ArgumentParser):
             return super().parse_args(args, namespace)
         words = [each.dest for each in self._actions if each.nargs == "*" and not each.option_strings]
         place = args.index("--") if words and "--" in args else len(args)  # the words after -- are no options
-        found = super().parse_intermixed_args(args[:place], namespace)
+        found, rest = super().parse_known_intermixed_args(args[:place], namespace)
+        self._refuse(rest)
         for name in words:
             setattr(found, name, [*getattr(found, name), *args[place + 1 :]])
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if not self.takes_command:
-            return super().parse_known_args(args, namespace)
+            found, rest = super().parse_known_args(args, namespace)
+            if not self.intermixed:
+                self._refuse(rest)
+            return found, rest
         place = args.index("--") if "--" in args else len(args)
         found, rest = super().parse_known_args(args[:place], namespace)
         if rest and place == len(args) and not rest[0].startswith("-"):
             self.error(f"write the command after --, as in: -- {rest[0]}")
+        self._refuse(rest)
         found.command = args[place + 1 :]
         return found, rest
+
+    def _refuse(self, rest: list[str]) -> None:
+        """Raise the error for the first of the words that no argument takes."""
+        if word := next((each for each in rest if each != "--"), None):
+            option = word.partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"{word!r} is one argument too many")
+            known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+            hint = re.sub("(mean|or) ", r"\1 --", nearest(option.lstrip("-"), known))
+            self.error(f"there is no option {option}{hint}")
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         # argparse creates one for each argument. Without a width, the first of them would import shutil.
@@ -161,6 +185,8 @@ class CommandParser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
+        for theirs, ours in _SENTENCES:
+            message = re.sub(f"^{theirs}$", ours, message)
         raise Fault("EINVAL", message if message.endswith("?") else f"{message}; see: {self.prog} --help")
 
 

@@ -91,10 +91,18 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "sentence"),
     [
         (["verison"], "ctx verison: there is no command 'verison'; did you mean version?"),
-        (["status", "--frob"], "ctx status: unrecognized arguments: --frob; see: ctx status --help"),
-        (["run"], "ctx run: the following arguments are required: OBJECT; see: ctx run --help"),
-        (["--frob"], "ctx: unrecognized arguments: --frob; see: ctx --help"),
-        (["--root"], "ctx: argument --root: expected one argument; see: ctx --help"),
+        (["status", "--frob"], "ctx status: there is no option --frob; see: ctx status --help"),
+        (["session", "list", "--jsn=x"], "ctx session: there is no option --jsn; did you mean --json?"),
+        (["send", "a", "b", "--seson"], "ctx send: there is no option --seson; did you mean --session?"),
+        (
+            ["provider", "test", "a", "b c", "d"],
+            "ctx provider: 'b c' is one argument too many; see: ctx provider test --help",
+        ),
+        (["run"], "ctx run: OBJECT is missing; see: ctx run --help"),
+        (["mcp", "call"], "ctx mcp: SERVER, TOOL are missing; see: ctx mcp call --help"),
+        (["--frob"], "ctx: there is no option --frob; see: ctx --help"),
+        (["--root"], "ctx: --root needs a value; see: ctx --help"),
+        (["status", "--json=x"], "ctx status: --json takes no value; see: ctx status --help"),
         # abi.md 8.19
         (["agent", "nwe"], "ctx agent: argument VERB: 'nwe' is unknown; did you mean new?"),
         (
@@ -116,7 +124,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             " see: ctx completion --help",
         ),
         (["ask", "--schema", "caf\udce9", "x"], "ctx ask: --schema: it is not UTF-8; write it in UTF-8"),
-        (["policy"], "ctx policy: the following arguments are required: VERB; see: ctx policy --help"),
+        (["policy"], "ctx policy: VERB is missing; see: ctx policy --help"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(

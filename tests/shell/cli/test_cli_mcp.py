@@ -141,7 +141,7 @@ def test_secrets_are_typed_and_never_shown(
         (["add", "a", "--env", "B", "--", "x"], "not one line of visible ASCII"),
         (["remove", "nothing"], "there is no MCP server 'nothing'; see: ctx mcp list"),
         (["remove", "../a"], "there is no MCP server '../a'"),
-        (["list", "--", "x"], "unrecognized arguments"),
+        (["list", "--", "x"], "'x' is one argument too many; see: ctx mcp list --help"),
     ],
 )
 def test_what_is_wrong_changes_nothing(

@@ -54,7 +54,7 @@ def test_arguments_and_options_are_read_as_declared(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: <whom>"),
+        ([], "<whom> is missing"),
         (["ann", "often"], "argument <times>: expected a number, got 'often'"),
         (["ann", "nan"], "argument <times>: expected a number, got 'nan'"),
         (["ann", "1_000"], "argument <times>: expected a number, got '1_000'"),
@@ -64,9 +64,9 @@ def test_arguments_and_options_are_read_as_declared(
         (["ann", "9" * 400], f"argument <times>: expected a number, got '{'9' * 100}...'"),
         (["ann", "--speed=\udcff"], "argument -s/--speed: expected a number, got '\\udcff'"),
         (["ann", "1", "maybe"], "argument <back>: 'maybe' is unknown; it can be true, false"),
-        (["ann", "--speed"], "argument -s/--speed: expected one argument"),
-        (["ann", "--fast"], "unrecognized arguments: --fast"),
-        (["ann", "1", "true", "more"], "unrecognized arguments: more"),
+        (["ann", "--speed"], "-s/--speed needs a value"),
+        (["ann", "--fast"], "there is no option --fast"),
+        (["ann", "1", "true", "more"], "'more' is one argument too many"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(

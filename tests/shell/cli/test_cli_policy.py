@@ -220,7 +220,7 @@ def test_the_daemon_of_a_user_serves_no_other(
         ([USER, "fs.raed"], 1, "there is no object 'fs.raed'; did you mean fs.read?"),
         ([USER, "/etc/passwd"], 2, "'/etc/passwd' is no object of this mount; see: ctx ls"),
         ([USER, "fs.read", "--user", "root"], 2, "--user goes with an agent alone"),
-        ([USER], 2, "the following arguments are required: OBJECT"),
+        ([USER], 2, "OBJECT is missing"),
         (["agent/base", "fs.read", "--mode", "loose"], 2, "'loose' is unknown; it can be "),
     ],
 )
