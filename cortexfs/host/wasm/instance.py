@@ -208,9 +208,7 @@ class Instance:
             self.memory.write(block + third + OUTPUT - 1, b"\0")
             numbers = (block + start, len(name), block + second, len(arguments), block + third, block)
             status = self.call("plugin_execute_tool", *numbers)
-            output = self._output(block + third, block, OUTPUT)
-            is_unwritten = len(output) == OUTPUT and output.endswith(b"\0")  # the length is that from before
-            return status, b"" if status and is_unwritten else output
+            return status, self._output(block + third, block, OUTPUT, status)
         finally:
             self.heap.free(block)
 
@@ -218,16 +216,22 @@ class Instance:
         block = self._block(8 + CAPABILITIES)
         try:
             self.memory.set_word(block, CAPABILITIES)
+            self.memory.write(block + 8 + CAPABILITIES - 1, b"\0")
             status = self.call("plugin_get_capabilities", block + 8, block)
-            return status, self._output(block + 8, block, CAPABILITIES)
+            return status, self._output(block + 8, block, CAPABILITIES, status)
         finally:
             self.heap.free(block)
 
-    def _output(self, at: int, length_at: int, room: int) -> bytes:
+    def _output(self, at: int, length_at: int, room: int, status: int) -> bytes:
         length = self.memory.word(length_at)
         if length > room:
             raise ContractViolation(f"it says that it wrote {length} bytes where there is room for {room}")
-        return self.memory.read(at, length)
+        output = self.memory.read(at, length)
+        if length < room or not output.endswith(b"\0"):
+            return output
+        if not status:  # the length is that from before, and so is the output, of another call
+            raise ContractViolation("it succeeded, and wrote neither its output nor the output's length")
+        return b""
 
     def _block(self, size: int) -> int:
         if not (block := self.alloc(size)):
