@@ -89,8 +89,8 @@ VERBS = {
     ),
     "test": Command(
         "model.provider.test",
-        (*MOUNTED, NAME),
-        ("ctx provider test openai",),
+        (*MOUNTED, NAME, JSON),
+        ("ctx provider test openai", "ctx provider test openai --json | jq .ms"),
         "check that a provider can be reached and accepts its key",
     ),
     "models": Command(

@@ -201,22 +201,28 @@ def _why(fault: Fault) -> str:
 
 
 def test(options: argparse.Namespace) -> int:
-    name = options.name
+    name, began = options.name, time.monotonic()
     if root := own.root_of(options.root):
-        output.say(f"{name} answers; {own.ask(root, 'test', name)} models")
-        return EXIT_OK
+        return _answers(options, "", own.ask(root, "test", name), began)
     place = ProviderFolder(options)
     provider = place.providers.read(name)
     key = place.key(name, provider)
-    began = time.monotonic()
+    count, began = None, time.monotonic()
     try:
-        result = f"{len(_models(name, provider, key))} models"
+        count = len(_models(name, provider, key))
     except Fault as fault:
         if fault.code != "ENOENT":
             raise Fault(fault.code, _why(fault)) from None
-        result = "it lists no models"
-    key_note = "with its key" if key else "without a key"
-    output.say(f"{name} answers {key_note}, in {(time.monotonic() - began) * 1000:.0f} ms; {result}")
+    return _answers(options, " with its key" if key else " without a key", count, began)
+
+
+def _answers(options: argparse.Namespace, key_note: str, count: int | None, began: float) -> int:
+    ms = round((time.monotonic() - began) * 1000)
+    if options.json:
+        output.emit({"provider": options.name, "models": count, "ms": ms})
+    else:
+        result = "it lists no models" if count is None else f"{count} models"
+        output.say(f"{options.name} answers{key_note}, in {ms} ms; {result}")
     return EXIT_OK
 
 

@@ -124,7 +124,7 @@ VERBS = {
     ),
     "review": Command(
         "plugin.install.review.review",
-        (arg("directory", "DIR", f"{FOLDER.how['help']}, or a package"), PRIVATE),
+        (arg("directory", "DIR", f"{FOLDER.how['help']}, or a package"), PRIVATE, JSON),
         ("ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx"),
         "show what a plugin asks for, and what limits it to that",
     ),
@@ -135,6 +135,7 @@ VERBS = {
             flag("--run", "call each tool, for real, with an example of its input"),
             flag("--yes", "call them without being asked"),
             PRIVATE,
+            JSON,
         ),
         ("ctx plugin test ./notes", "ctx plugin test ./notes --run"),
         "check a plugin, open its library, and call its tools with --run",

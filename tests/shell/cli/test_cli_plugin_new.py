@@ -58,6 +58,22 @@ def test_an_unknown_word_of_provides_is_warned_of(places: directories.Places, sa
     assert f"warning: {warned}" in said("install", "hello")[2]
 
 
+def test_a_review_as_json(places: directories.Places, said: Said) -> None:
+    edit(hello(Path("hello")), 'description = "', 'nonsense = "')
+    assert said("review", "hello", "--json")[0] == 2  # nothing is printed of what cannot be read
+    hello(Path("other"))
+    for verb in ("review", "test"):
+        told = json.loads(said.ok(verb, "other", "--json"))
+        assert (told["plugin"], told["trust"]) == ("hello", "unreviewed_process")
+        assert {"check": "governance", "fault": None} in told["checks"]
+        assert "missing package signature" in told["warnings"]
+    Path("wrong").mkdir()
+    Path("wrong/manifest.json").write_text('{"name": "wrong"}')
+    status, out, _ = said("review", "wrong", "--json")
+    assert (status, json.loads(out)["plugin"]) == (1, None)
+    assert "wrong/manifest.json: kind: is missing" in out
+
+
 def test_a_refusal_names_the_plugin(places: directories.Places, said: Said) -> None:
     edit(hello(Path("hello")), "1.6.0", "9.9.9")
     assert said("install", "hello")[2].startswith("ctx plugin: plugin 'hello': it needs 9.9.9 or newer")

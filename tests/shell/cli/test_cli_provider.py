@@ -186,6 +186,18 @@ def test_testing_exits_as_a_call_would(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("status", "models"), [(200, 2), (404, None)])
+def test_a_test_as_json(
+    status: int, models: int | None, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(server)
+    server.status = status
+    capsys.readouterr()
+    assert run("test", "mine", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"provider": "mine", "models": models, "ms": told["ms"]}
+
+
 def test_no_redirection_is_followed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     # a key is sent only to the server that it was meant for
     add(server)

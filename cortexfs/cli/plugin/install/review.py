@@ -44,25 +44,25 @@ def review(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if path.is_dir():
         if wrong := checking.unread(path):
-            return _say_wrong(path, wrong)
-        return _say(*_read(path, where, options.private))
+            return _say_wrong(path, wrong, options.json)
+        return _say(*_read(path, where, options.private), options.json)
     packed = package.unpack(sources.bounded(path, MAX_PACKED), str(path))
     tree, unread = _with_modules(packed, where, options.private)
-    return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)])
+    return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)], options.json)
 
 
 @ended.put_away()
 def test(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if wrong := checking.unread(path):
-        return _say_wrong(path, wrong)
+        return _say_wrong(path, wrong, options.json)
     manifest, tree, checks = _read(path, where, options.private)
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli.plugin.install import trying  # imports trio
 
         results, new_objects = trying.load_and_call(tree, _sure(options) if options.run else None)
         checks += [*results, *_checks_here(options.root, where, tree.manifest, new_objects)]
-    _say(manifest, tree, checks)
+    _say(manifest, tree, checks, options.json)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 
 
@@ -77,7 +77,10 @@ def _sure(options: argparse.Namespace) -> trying.Ask:
     return ask
 
 
-def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
+def _say_wrong(path: Path, wrong: list[InstallCheck], as_json: bool) -> int:
+    if as_json:
+        output.emit({"plugin": None, "checks": _rows(wrong)})
+        return EXIT_FAILED
     print(within(f"Plugin review: {path}"))
     print("  Checks:")
     for check in wrong:
@@ -142,22 +145,34 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
     )
 
 
-def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:
+def _rows(checks: list[InstallCheck]) -> list[dict[str, str | None]]:
+    return [{"check": check.name, "fault": check.fault} for check in checks]
+
+
+def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck], as_json: bool) -> int:
     has_passed = not any(check.fault for check in checks)
+    signature = signing.verify(tree).text if tree else "not looked at"
+    conformance = reviewing.conformance(manifest, has_passed)
+    parts: dict[str, list[str]] = {
+        **dict(_claims(manifest, tree)),
+        "Fetched": [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else [],
+        "Left out": list(tree.ignored) if tree else [],
+        "Warnings": [*checking.warnings(manifest, tree), *governance.warnings(manifest)],
+    }
+    if as_json:
+        about = {"plugin": manifest.name, "version": manifest.version, "trust": manifest.trust}
+        about |= {"signature": signature, "conformance": conformance}
+        more = {title.lower().replace(" ", "_"): rows for title, rows in parts.items()}
+        output.emit({**about, **more, "checks": _rows(checks)})
+        return EXIT_OK
     trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
     lines = [
         f"Plugin review: {manifest.name} v{manifest.version}",
         f"  Trust: {trust}",
-        f"  Signature: {signing.verify(tree).text if tree else 'not looked at'}",
-        f"  Conformance: {reviewing.conformance(manifest, has_passed)}",
+        f"  Signature: {signature}",
+        f"  Conformance: {conformance}",
     ]
-    for title, rows in (
-        *_claims(manifest, tree),
-        ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
-        ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", [*checking.warnings(manifest, tree), *governance.warnings(manifest)]),
-        ("Checks", [check.text for check in checks]),
-    ):
+    for title, rows in (parts | {"Checks": [check.text for check in checks]}).items():
         bullet = "" if title == "Recommended risk profile" else "- "
         lines += [f"  {title}:", *(f"    {bullet}{row}" for row in rows)] if rows else []
     for line in lines:
