@@ -18,7 +18,7 @@ from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
 
-DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
+DESCRIPTORS = 65536  # four for each of 8,192 connections and runs, and those of sessions and files
 TABLE = 4096  # of these, the descriptors that have room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
