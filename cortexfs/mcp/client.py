@@ -61,9 +61,7 @@ def used(
     answers: list[int] = []  # statuses, which the SDK's errors lack
     try:
         return anyio.run(_used, place, use, ask, tell, answers)
-    except BaseExceptionGroup as group:
-        raise _fault(place, group, answers) from None
-    except (MCPError, OSError, httpx2.HTTPError, RuntimeError, ValidationError) as error:
+    except (BaseExceptionGroup, MCPError, OSError, httpx2.HTTPError, RuntimeError, ValidationError) as error:
         raise _fault(place, error, answers) from None
 
 

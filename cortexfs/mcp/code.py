@@ -13,6 +13,7 @@ This file must never know transports or sessions.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -23,7 +24,6 @@ from mcp_types import INVALID_PARAMS, CallToolResult, Tool, ToolAnnotations
 from cortexfs.client.results import Failed
 from cortexfs.core import finding, frames
 from cortexfs.core.finding import AllowedRow
-from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import nearest
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import printed, run
@@ -88,7 +88,11 @@ class CodeTools:
                 case "describe", {"names": [*names]}:
                     result.add(frames.Delta(text=await self._described(names[:MAX_DESCRIBED])))
                 case "run", {"script": str(script), **more}:
-                    await self._run({"cmd": script, **more}, result, progress)
+                    confined = [f"{self._root}/{CONFINED}", *self._patterns]
+                    limit = {key: value for key, value in more.items() if key == "timeout_secs"}
+                    input_ = msgspec.json.encode({"cmd": script} | limit)
+                    hear = partial(result.hear, progress=progress)
+                    await run(f"{self._root}/{RUNNER}", input_, hear, arguments=confined)
                 case _:
                     definition = next((tool for tool in TOOLS if tool.name == name), None)
                     if definition is None:
@@ -125,16 +129,3 @@ class CodeTools:
                 help_text = await printed([f"{self._root}/{row.object}", "--help"])
                 texts.append(help_text.partition(STATUSES)[0])
         return "\n".join(texts)
-
-    async def _run(
-        self, input_: Mapping[str, Any], result: McpResult, progress: Callable[[str], Awaitable[None]]
-    ) -> None:
-        async def hear(frame: AnyFrame) -> None:
-            if isinstance(frame, frames.Progress):
-                await progress(frame.message)
-            else:
-                result.add(frame)
-
-        words = [f"{self._root}/{CONFINED}", *self._patterns]
-        options = {key: input_[key] for key in ("cmd", "timeout_secs") if key in input_}
-        await run(f"{self._root}/{RUNNER}", msgspec.json.encode(options), hear, arguments=words)

@@ -58,12 +58,9 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as problem:
-        code, why = "EINVAL", str(problem)
-        if isinstance(problem, OSError):
-            code = code_of(problem.errno)
-            why = (problem.strerror or why).partition(" (while attempting")[0]
-        raise Fault(code, f"nothing can listen at {host} port {port}: {why}") from None
+    except OSError as problem:
+        why = str(problem.strerror).partition(" (while attempting")[0]
+        raise Fault(code_of(problem.errno), f"nothing can listen at {host} port {port}: {why}") from None
 
 
 async def over_http(

@@ -135,10 +135,11 @@ class Reexport(Server[Any]):
         return {"resultType": "complete", **fields, **answer}
 
     async def _ran(self, context: Context, work: Work) -> dict[str, Any]:
+        channel = Channel(context.session, context.request_id)
         if context.method not in INPUT_REQUIRED_METHODS or not able(context):
-            return await work(self._relay(context), _channel(context))
+            return await work(self._relay(context), channel)
         assert self._tasks is not None
-        return await self._rounds.result(self._tasks, context, _channel(context), work)
+        return await self._rounds.result(self._tasks, context, channel, work)
 
     async def _list(self, context: Context, params: RequestParams) -> dict[str, Any]:
         answer = await self._forward(context, params)
@@ -174,10 +175,6 @@ class Reexport(Server[Any]):
             page = await self._list(replace(context, method=LIST, params=params), RequestParams())
             if not (cursor := page.get("nextCursor")):
                 break
-
-
-def _channel(context: Context) -> Channel:
-    return Channel(context.session, context.request_id)
 
 
 def reexported(root: str, name: str, offer: McpOffer) -> Reexport:

@@ -104,16 +104,13 @@ class McpRelay:
 
     async def ask(self, channel: Way, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the server's answer. Raises MCPError for its error, and Failed if there is no answer."""
-        return await self._run(channel, self._object, {"method": method, "params": params})
-
-    async def call(self, channel: Way, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return await self._run(channel, path, arguments)
+        return await self.call(channel, self._object, {"method": method, "params": params})
 
     async def listen(self, channel: Way) -> None:
         """Pass on messages until the caller cancels, or the server has gone."""
-        await self._run(channel, self._object, {"method": LISTEN})
+        await self.call(channel, self._object, {"method": LISTEN})
 
-    async def _run(self, channel: Way, path: str, input: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, channel: Way, path: str, input: dict[str, Any]) -> dict[str, Any]:
         heard = _Heard()
 
         async def hear(frame: AnyFrame) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ class McpResult:
             self._add_part(TextContent(text=note, annotations=Annotations(audience=["assistant"])))
         else:
             self._failed = self._failed or failure(frame)
+
+    async def hear(self, frame: AnyFrame, progress: Callable[[str], Awaitable[None]]) -> None:
+        """Take a frame, or pass its message on if it reports progress."""
+        if isinstance(frame, frames.Progress):
+            await progress(frame.message)
+        else:
+            self.add(frame)
 
     def fail(self, failed: Failed) -> None:
         self._failed = self._failed or failed

@@ -40,8 +40,6 @@ from mcp_types import (
 )
 
 from cortexfs.client.results import Failed
-from cortexfs.core import frames
-from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp.code import TOOLS, CodeTools
 from cortexfs.mcp.greeting import Greeted
 from cortexfs.mcp.offer import McpOffer
@@ -152,30 +150,22 @@ class Serving:
         return ListToolsResult(tools=tools, next_cursor=following)
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        steps = count(1)
+
+        async def progress(message: str) -> None:
+            await context.session.report_progress(next(steps), message=message)
+
         if self._code:
-            counter = count(1)
-            return await self._code.call(
-                params.name,
-                params.arguments or {},
-                lambda message: context.session.report_progress(next(counter), message=message),
-            )
+            return await self._code.call(params.name, params.arguments or {}, progress)
         path = self._offer.path(params.name)
         if path is None:
             await self.renew()
             path = self._offer.path(params.name)
         if path is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
-        result, progress = McpResult(), 0.0
-
-        async def hear(frame: AnyFrame) -> None:
-            nonlocal progress
-            if isinstance(frame, frames.Progress):
-                progress += 1
-                await context.session.report_progress(progress, message=frame.message)
-            else:
-                result.add(frame)
-
+        result = McpResult()
         try:
+            hear = partial(result.hear, progress=progress)
             await run(path, msgspec.json.encode(params.arguments or {}), hear)
         except Failed as failed:
             result.fail(failed)
