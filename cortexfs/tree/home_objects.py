@@ -168,8 +168,6 @@ class OwnObjects:
             return self._tree.nodes.object_inode(object_.key)
 
     async def remove(self, folder: int, name: str) -> None:
-        home = self._home(folder)
-        assert home
         async with self._changes.lock:
             object_ = self.at(folder, name)
             if object_ is None:

@@ -45,10 +45,9 @@ class Bindings:
     def _place(self, object_: Object | None) -> tuple[int, str, int]:
         if object_ is None:
             return (places.ROOT, SOCKET_NAME, RUN_SOCKET)
-        nodes = self._tree.nodes
         if object_.home is not None and object_.key not in self._tree.registry.objects:
             raise Gone
-        return places.BIND, _NAME, nodes.object_inode(object_.key) | places.SOCKET
+        return places.BIND, _NAME, self._tree.nodes.object_inode(object_.key) | places.SOCKET
 
     def is_expected(self, folder: int, name: str, thread: int) -> bool:
         expected = self._now.get(thread)
