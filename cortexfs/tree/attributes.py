@@ -69,7 +69,7 @@ class Entries:
     async def _home(self, name: str, user: tuple[int, int]) -> int:
         """Returns the home of a user who looks for it, or who has sessions."""
         own = name == str(user[0])
-        if not own and not await self._spaces.has_home(name):
+        if not own and not await self._spaces.homes([name]):
             raise Fault("ENOENT", f"{name} has no home yet")
         self.clear()
         return self._tree.home(int(name), user[1] if own else int(name), self._clock())

@@ -14,7 +14,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -225,29 +225,14 @@ def _clear(folder: int) -> None:
             shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
 
-def homes(roots: Roots) -> list[int]:
+def homes(roots: Roots, names: Iterable[str] | None = None) -> list[int]:
+    """Returns the users who have a home, or those of them whose homes have these names."""
     found: set[int] = set()
     for root in roots:
         with _tolerated(), folder(root, ("home",)) as here:
-            for name in _names(here):
-                with contextlib.suppress(Fault):
+            for name in _names(here) if names is None else names:
+                with contextlib.suppress(Fault, FileNotFoundError):
                     uid = places.uid_of(name)
-                    if _is_folder(here, name):
+                    if stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
                         found.add(uid)
     return sorted(found)
-
-
-def has_home(roots: Roots, name: str) -> bool:
-    for root in roots:
-        with _tolerated(), contextlib.suppress(Fault):
-            places.uid_of(name)
-            with folder(root, ("home",)) as here:
-                if _is_folder(here, name):
-                    return True
-    return False
-
-
-def _is_folder(above: int, name: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
-    return False

@@ -350,11 +350,8 @@ class Spaces:
 
     # Homes.
 
-    async def homes(self) -> list[int]:
-        return await self._disk.do(session_disk.homes, self._roots)
-
-    async def has_home(self, name: str) -> bool:
-        return await self._disk.do(session_disk.has_home, self._roots, name)
+    async def homes(self, names: Iterable[str] | None = None) -> list[int]:
+        return await self._disk.do(session_disk.homes, self._roots, names)
 
 
 def _keep(place: SessionPlace) -> Keep:
