@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import AsyncIterator
+from functools import partial
 
 import trio
 
@@ -27,6 +27,7 @@ from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
 from cortexfs.core.talk.requests import AnyRequest, Ping, encode
 from cortexfs.web.children import WebPlace
+from cortexfs.web.telling import waited
 
 READ_BYTES = 1 << 18
 ANSWER_SECONDS = 10.0
@@ -68,22 +69,18 @@ async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
             end = await _connected(place, object_)  # the mount may have come since
         except OSError as problem:
             raise places.refused(object_, problem) from None
-    with end:
-        yield Line(trio.SocketStream(end), object_)
+    async with end:
+        yield Line(end, object_)
 
 
-async def _connected(place: WebPlace, object_: str) -> trio.socket.SocketType:
-    path = await looked_up(f"{place.root}/{object_}")
-    end = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+async def _connected(place: WebPlace, object_: str) -> trio.SocketStream:
+    path = f"{place.root}/{object_}"
+    path = await waited(partial(places.socket_path, path), f"{path} does not answer; see: ctx status")
     try:
         with places.address(path) as short, trio.fail_after(ANSWER_SECONDS):
-            await end.connect(short)
-    except BaseException as problem:
-        end.close()
-        if isinstance(problem, trio.TooSlowError):
-            raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
-        raise
-    return end
+            return await trio.open_unix_socket(short)
+    except trio.TooSlowError:
+        raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
 
 
 async def _is_mounted(root: str) -> bool:
@@ -91,13 +88,6 @@ async def _is_mounted(root: str) -> bool:
     with trio.move_on_after(ANSWER_SECONDS):
         return await trio.to_thread.run_sync(os.path.exists, f"{root}/status", abandon_on_cancel=True)
     return False
-
-
-async def looked_up(path: str) -> str:
-    """Returns the path of the socket of the object at `path`."""
-    with trio.move_on_after(ANSWER_SECONDS):
-        return await trio.to_thread.run_sync(places.socket_path, path, abandon_on_cancel=True)
-    raise Fault("ETIMEDOUT", f"{path} does not answer; see: ctx status")
 
 
 async def ask(place: WebPlace, object_: str, request: AnyRequest) -> None:

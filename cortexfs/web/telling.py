@@ -63,7 +63,7 @@ class SessionAddress(NamedTuple):
 def object_named(request: PageRequest) -> str:
     """Returns the path of an object below the root. Raises EINVAL if it could lead elsewhere."""
     found = request.text("object")
-    if not found or "\0" in found or any(part in ("", ".", "..") for part in found.split("/")):
+    if any(part in ("", ".", "..") for part in found.split("/")):
         raise Fault("EINVAL", "object: expected a path below the mount, such as agent/coder")
     return found
 
@@ -104,11 +104,8 @@ class Telling:
         is_change = frame.name in CHANGES and isinstance(frame.input, dict)
         return {"diff": await self._diff(frame.name, frame.input)} if is_change else None
 
-    async def cwd(self) -> str | None:
+    def works_in(self) -> str | None:
         """Returns the session's working directory, or None if it is unknown."""
-        return await trio.to_thread.run_sync(self._works_in, abandon_on_cancel=True)
-
-    def _works_in(self) -> str | None:
         found = sessions.meta(self.folder).get("cwd")
         return found if isinstance(found, str) else None
 
@@ -118,7 +115,7 @@ class Telling:
         return None
 
     def _compared(self, name: str, input_: dict[str, Any]) -> list[diffs.DiffLine] | None:
-        self._cwd = self._cwd or self._works_in() or "/"
+        self._cwd = self._cwd or self.works_in() or "/"
         return diffs.of(name, input_, self._read)
 
     def _read(self, path: str) -> bytes:
@@ -154,7 +151,8 @@ async def past(telling: Telling, before: int | None) -> dict[str, Any]:
     events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in rows]
     begins = found[first][0] if found else 0
     last = page[-1].id if page else None
-    return {"events": events, "last": last, "before": begins or None, "cwd": await telling.cwd()}
+    cwd = await trio.to_thread.run_sync(telling.works_in, abandon_on_cancel=True)
+    return {"events": events, "last": last, "before": begins or None, "cwd": cwd}
 
 
 def _first(found: list[AnyFrame]) -> int:
