@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from cortexfs.core import frames as run_frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.mcp_session import LIST, NAME_KEY
 from cortexfs.web import children
@@ -40,22 +37,24 @@ READ = "resources/read"
 
 
 class McpApps:
-    """The apps of the MCP servers of a mount."""
-
     def __init__(self, place: WebPlace, frames: PanelFrames) -> None:
         self._place = place
         self._frames = frames
+        self.routes = {
+            "/api/app/find": self.find,
+            "/api/app/open": self.open,
+            "/api/app/tool": self.tool,
+            "/api/app/ask": self.ask,
+        }
 
     async def find(self, request: PageRequest) -> PageAnswer:
         """Returns the address of a tool's app, or null for a tool without one."""
-        server = await self._server(request)
-        tool = await self._tool_of(server, object_named(request)) if server else None
-        return answer_of({"uri": _uri(tool) if tool else None})
+        _, _, uri = await self._found(request)
+        return answer_of({"uri": uri})
 
     async def open(self, request: PageRequest) -> PageAnswer:
-        server = await self._server(request)
-        tool = await self._tool_of(server, object_named(request)) if server else None
-        if server is None or tool is None or (uri := _uri(tool)) is None:
+        server, tool, uri = await self._found(request)
+        if uri is None:
             raise Fault("ENOENT", f"{object_named(request)} has no app")
         html = self._frames.page((await self._page(server, uri)).encode(), scripted=False)
         path = f"{self._place.root}/tool/{server}.mcp"
@@ -67,13 +66,15 @@ class McpApps:
             {"frame": frame.id, "path": frame.path, "title": title, "tool": tool, "plugin": server}
         )
 
-    async def _server(self, request: PageRequest) -> str | None:
-        return await waited(partial(_server_of, f"{self._place.root}/{object_named(request)}.d/origin"))
-
-    async def _tool_of(self, server: str, object_: str) -> dict[str, Any] | None:
-        name = object_.rpartition("/")[2]
-        found = (tool for tool in await self._tools(server) if tool["_meta"].get(NAME_KEY) == name)
-        return next(found, None)
+    async def _found(self, request: PageRequest) -> tuple[str, dict[str, Any], str | None]:
+        """Returns the MCP server of a tool, the tool, and the address of its app; None without one."""
+        object_ = object_named(request)
+        origin = await waited(partial(text_of, f"{self._place.root}/{object_}.d/origin"))
+        if server := _SERVER.match(origin):
+            for tool in await self._tools(server[1]):
+                if tool["_meta"].get(NAME_KEY) == object_.rpartition("/")[2]:
+                    return server[1], tool, _uri(tool)
+        return "", {}, None
 
     async def ask(self, request: PageRequest) -> PageAnswer:
         frame = await self._frames.known(request)
@@ -83,7 +84,10 @@ class McpApps:
         if method == READ:
             return answer_of(await self._answer(frame.owner, READ, {"uri": params.get("uri")}))
         if method == "tools/call":
-            return answer_of(await self._call(frame, params.get("name"), params.get("arguments") or {}))
+            tool = await self._own(frame, params.get("name"))
+            words = ("mcp", "call", "--json", "--", frame.owner, tool["name"])
+            arguments = msgspec.json.encode(params.get("arguments") or {}).decode()
+            return answer_of(await children.command(self._place, words, arguments))
         raise Fault("EACCES", f"an app may only ask for tools/call and {READ}, not for {method[:100]}")
 
     async def tool(self, request: PageRequest) -> PageAnswer:
@@ -98,11 +102,6 @@ class McpApps:
             if tool["name"] == name and (name == frame.part or "app" in _visible(tool)):
                 return tool
         raise Fault("EACCES", f"{frame.owner} has no tool {str(name)[:100]} that its apps may call")
-
-    async def _call(self, frame: PanelFrame, name: object, arguments: object) -> Any:
-        tool = await self._own(frame, name)
-        words = ("mcp", "call", "--json", "--", frame.owner, tool["name"])
-        return await children.command(self._place, words, msgspec.json.encode(arguments).decode())
 
     async def _tools(self, server: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -126,21 +125,12 @@ class McpApps:
 
     async def _answer(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the answer of a server, by its object."""
-        parts: list[str] = []
-        faults: list[str] = []
-
-        async def hear(frame: AnyFrame) -> None:
-            if isinstance(frame, run_frames.Delta) and sum(map(len, parts)) < MAX_APP:
-                parts.append(frame.text)
-            elif isinstance(frame, run_frames.Error):
-                faults.append(frame.message)
-
-        input_ = msgspec.json.encode({"method": method, "params": params}).decode()
-        await children.run_object(self._place, f"tool/{server}.mcp", (), input_, hear)
-        if faults:
-            raise Fault("EIO", faults[0])
+        request = {"method": method, "params": params}
+        text, fault = await children.answered(self._place, f"tool/{server}.mcp", request, MAX_APP)
+        if fault:
+            raise fault
         try:
-            found: dict[str, Any] = msgspec.json.decode("".join(parts), type=dict[str, Any])
+            found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
         except UNREADABLE:
             raise Fault(
                 "EPROTO", f"the answer of the MCP server {server} is not JSON, or is too long"
@@ -167,17 +157,3 @@ def _visible(tool: dict[str, Any]) -> Any:
 def _check_exists(path: str, server: str) -> None:
     if not os.path.exists(path):
         raise Fault("ENOENT", f"the MCP server {server} is not there any more")
-
-
-def _server_of(path: str) -> str | None:
-    """Returns the MCP server of a tool, or None for any other tool."""
-    found = _SERVER.match(text_of(path))
-    return found[1] if found else None
-
-
-ROUTES: dict[str, Callable[[McpApps, PageRequest], Awaitable[PageAnswer]]] = {
-    "/api/app/find": McpApps.find,
-    "/api/app/open": McpApps.open,
-    "/api/app/tool": McpApps.tool,
-    "/api/app/ask": McpApps.ask,
-}

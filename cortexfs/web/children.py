@@ -10,6 +10,7 @@ This file must never know HTTP.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ import msgspec
 import trio
 
 from cortexfs.client import execution, places
+from cortexfs.core import frames as run_frames
 from cortexfs.core import jsontext
 from cortexfs.core.errors import EXIT_STATUS, Fault
 from cortexfs.core.frames import AnyFrame
@@ -125,6 +127,23 @@ async def run_object(
         frames.end(await process.wait())
     finally:
         await _ended(process)  # killing the runner cancels its run
+
+
+async def answered(place: WebPlace, object_: str, input: object, most: int) -> tuple[str, Fault | None]:
+    """Run an object with JSON. Returns the first `most` characters of its output, and its failure."""
+    output, faults = io.StringIO(), list[Fault]()
+
+    async def hear(frame: AnyFrame) -> None:
+        if isinstance(frame, run_frames.Delta) and output.tell() < most:
+            output.write(frame.text)
+        elif isinstance(frame, run_frames.Error):
+            faults.append(Fault("EIO", frame.message))
+
+    try:
+        await run_object(place, object_, (), msgspec.json.encode(input).decode(), hear)
+    except Fault as fault:
+        faults.append(fault)
+    return output.getvalue()[:most], faults[0] if faults else None
 
 
 async def _ended(process: trio.Process) -> None:

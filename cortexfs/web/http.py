@@ -1,7 +1,7 @@
 """HTTP/1.1 for one page: requests in, answers and streams of events out.
 
     async def answer(asked: PageRequest) -> PageAnswer | Events: ...
-    await Listener(gate, answer).serve(listeners)
+    await trio.serve_listeners(Listener(gate, answer).serve, listeners)
 
 Main path: `_Guest.go_on` reads one request after the other, lets the gate judge it, and sends the result of
 `answer`. A stream of events goes on until its reader leaves or its writer ends.
@@ -14,7 +14,7 @@ This file must never know what a request wants.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -97,10 +97,7 @@ class Listener:
         self._connections = 0
         self._strangers: dict[trio.CancelScope, None] = {}  # those without the token, oldest first
 
-    async def serve(self, listeners: Sequence[trio.abc.Listener[trio.abc.Stream]]) -> None:
-        await trio.serve_listeners(self._guest, list(listeners))
-
-    async def _guest(self, stream: trio.abc.Stream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection. Without room, close the oldest one without the token, or else this one."""
         scope = trio.CancelScope()
         if self._connections >= MAX_CONNECTIONS:
@@ -211,8 +208,6 @@ class _Guest:
         headers = [*answer.headers.items(), *sized]
         if is_last:
             headers.append(("Connection", "close"))
-        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
         data = self._http.send(h11.Response(status_code=answer.status, headers=headers))
         if not is_head:
             data += self._http.send(h11.Data(data=answer.body)) or b""
@@ -228,8 +223,10 @@ class _Guest:
                 await events(self._emit)
             except LEFT:
                 raise
-            except Exception as bug:
-                await self._emit(b"data: %s\n\n" % refused(_bug(bug)).body)
+            except Exception as problem:
+                fault = problem if isinstance(problem, Fault) else _bug(problem)
+                said = {"type": "error", "code": fault.code, "message": fault.message}
+                await self._emit(b"data: %s\n\n" % msgspec.json.encode(said))
             await self._write(self._http.send(h11.EndOfMessage()))
             nursery.cancel_scope.cancel()
 

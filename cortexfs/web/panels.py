@@ -26,9 +26,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import trio
 
-from cortexfs.core import frames as run_frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.web import children, files
 from cortexfs.web.children import WebPlace
@@ -43,7 +41,7 @@ MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page gets
 HTML = "text/html"
 GONE = "the page has closed this panel; open it again"
 RUNNER, EVENTS = "bin/cortexfs-object-runner", ".events"  # of the mount; .events prints its latest events
-_START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
+_START = re.compile(rb"(\s*(?:<!doctype[^>]*>)?)", re.IGNORECASE)
 _PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
 _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 SANDBOX = "allow-scripts allow-forms"  # forms are sent nowhere, but scripts get their events
@@ -112,6 +110,14 @@ class PanelFrames:
         self._place = place
         self._open: dict[str, PanelFrame] = {}
         self._script = (files.FOLDER / SCRIPT).read_bytes()
+        self.routes = {
+            "/api/frame/open": self.open,
+            "/api/frame/close": self.close,
+            "/api/frame/still": self.still,
+            "/api/frame/ask": self.ask,
+            "/api/frame/tool": self.tool,
+            "/api/frame/run": self.run,
+        }
 
     async def add(self, frame: PanelFrame) -> None:
         """Add a frame. The oldest frames make room."""
@@ -126,11 +132,9 @@ class PanelFrames:
 
     def page(self, html: bytes, scripted: bool = True) -> PageAnswer:
         """Returns the page with our script first, after the doctype that keeps browsers in standards mode."""
-        html = html.removeprefix(b"\xef\xbb\xbf")
-        start = _START.match(html)
-        at = start.end() if start else 0
+        _, start, rest = _START.split(html.removeprefix(b"\xef\xbb\xbf"), 1)
         script = b"<script>%s</script>" % self._script if scripted else b""
-        return PageAnswer((html[:at] or b"<!doctype html>") + script + html[at:], f"{HTML}; charset=utf-8")
+        return PageAnswer((start or b"<!doctype html>") + script + rest, f"{HTML}; charset=utf-8")
 
     def answer(self, path: str, origin: str) -> PageAnswer | None:
         """Returns the file at an address, with the policy that a browser enforces on it."""
@@ -150,7 +154,7 @@ class PanelFrames:
         look = partial(self._facts, plugin, part)
         frame = PanelFrame(plugin, part, facts.pop("page"), found, facts.pop("watched"), look)
         if facts["is_hooked"]:
-            frame.heard = await _newest(self._place)
+            frame.heard = max((event.number for event in await _events(self._place)), default=0)
         await self.add(frame)
         return answer_of({**facts, "frame": frame.id, "path": frame.path})
 
@@ -173,7 +177,8 @@ class PanelFrames:
         frame = await self.known(request)
         if frame.heard is None:
             return answer_of({"events": []})
-        found = await _after(self._place, frame.owner, frame.heard)
+        later = await _events(self._place, str(frame.heard))
+        found = [event for event in later if event.plugin == frame.owner]
         frame.heard = max((event.number for event in found), default=frame.heard)
         return answer_of({"events": [event.parts for event in found]})
 
@@ -202,10 +207,15 @@ class PanelFrames:
         raise Fault("EACCES", f"{frame.owner} may not ask for {method} {path[:200]}, only for {own}")
 
     async def run(self, request: PageRequest) -> PageAnswer:
-        """Call a tool of the frame's plugin. Our page has asked the user before, if tool() says so."""
+        """Call a tool of the frame's plugin. Our page has asked the user before, if tool() says so.
+        The result has the form of a manifest.json's tools."""
         frame, tool = await self.known(request), request.text("tool")
         object_ = await waited(partial(self._own, frame.owner, tool))
-        return answer_of(await self._run(object_, tool, _object(request)))
+        args, begun = _object(request), trio.current_time()
+        output, fault = await children.answered(self._place, object_, args, MAX_OUTPUT)
+        took = round((trio.current_time() - begun) * 1000)
+        found = {"toolName": tool, "success": not fault, "output": output, "durationMs": took}
+        return answer_of(found | ({"error": fault.message} if fault else {}))
 
     async def _settings(self, frame: PanelFrame) -> Any:
         return await children.command(self._place, ("plugin", "config", "--fields", "--", frame.owner))
@@ -238,24 +248,6 @@ class PanelFrames:
             raise Fault("EACCES", f"{tool[:200]} is no tool of {plugin}")
         return object_
 
-    async def _run(self, object_: str, tool: str, args: dict[str, Any]) -> dict[str, Any]:
-        """Returns the result of a call, in the form of a manifest.json's tools."""
-        begun, output, faults = trio.current_time(), [""], [""]
-
-        async def hear(frame: AnyFrame) -> None:
-            if isinstance(frame, run_frames.Delta) and len(output[0]) < MAX_OUTPUT:
-                output[0] = (output[0] + frame.text)[:MAX_OUTPUT]
-            elif isinstance(frame, run_frames.Error):
-                faults[0] = frame.message
-
-        try:
-            await children.run_object(self._place, object_, (), msgspec.json.encode(args).decode(), hear)
-        except Fault as fault:
-            faults[0] = faults[0] or fault.message
-        took = round((trio.current_time() - begun) * 1000)
-        found = {"toolName": tool, "success": not faults[0], "output": output[0], "durationMs": took}
-        return found | ({"error": faults[0]} if faults[0] else {})
-
 
 class MountEvent(msgspec.Struct, frozen=True):
     """An event of the mount, and the plugin that the mount sends it to. The mount shows this process only its
@@ -273,14 +265,6 @@ class MountEvent(msgspec.Struct, frozen=True):
 
 
 _line = msgspec.json.Decoder(MountEvent)
-
-
-async def _newest(place: WebPlace) -> int:
-    return max((event.number for event in await _events(place)), default=0)
-
-
-async def _after(place: WebPlace, plugin: str, number: int) -> list[MountEvent]:
-    return [event for event in await _events(place, str(number)) if event.plugin == plugin]
 
 
 async def _events(place: WebPlace, *words: str) -> list[MountEvent]:
@@ -339,13 +323,3 @@ def text_of(path: str) -> str:
             return file.read(1 << 16)
     except OSError as problem:
         raise Fault("ENOENT", f"{path} cannot be read: {problem.strerror}") from None
-
-
-ROUTES: dict[str, Callable[[PanelFrames, PageRequest], Awaitable[PageAnswer]]] = {
-    "/api/frame/open": PanelFrames.open,
-    "/api/frame/close": PanelFrames.close,
-    "/api/frame/still": PanelFrames.still,
-    "/api/frame/ask": PanelFrames.ask,
-    "/api/frame/tool": PanelFrames.tool,
-    "/api/frame/run": PanelFrames.run,
-}

@@ -21,9 +21,7 @@ import trio
 
 from cortexfs.client import attaching, media
 from cortexfs.client.sorting import new_id
-from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.core.talk.requests import Approve, Cancel, Decision, Respond, Resume, Send
 from cortexfs.web import apps, children, controls, files, markdown, panels, setup
@@ -62,7 +60,7 @@ LISTS = {
     "/api/doctor": ("doctor", "--json"),
 }
 
-Route: TypeAlias = "Callable[[Routes, PageRequest], Awaitable[PageAnswer | Events]]"
+Route: TypeAlias = Callable[[PageRequest], Awaitable[PageAnswer | Events]]
 
 
 class Routes:
@@ -74,7 +72,36 @@ class Routes:
         self._holders = Holders(place, nursery)
         self._nursery = nursery
         self._frames = panels.PanelFrames(place)
-        self._apps = apps.McpApps(place, self._frames)
+        self._get: dict[str, Route] = {
+            "/api/objects": self.objects,
+            "/api/sessions": self.sessions,
+            "/api/search": self.search,
+            "/api/past": self.past,
+            "/api/events": self.events,
+            "/api/inbox": self.inbox,
+            "/api/tool": self.tool,
+            "/api/plugin": self.plugin,
+            "/api/policy": self.policy,
+            "/api/controls": self.controls,
+        }
+        self._post: dict[str, Route] = {
+            "/api/send": self.send,
+            "/api/cancel": self.cancel,
+            "/api/approve": self.approve,
+            "/api/answer": self.respond,
+            "/api/attach": self.attach,
+            "/api/remove": self.remove,
+            "/api/rename": self.rename,
+            "/api/markdown": self.markdown,
+            "/api/run": self.run,
+            "/api/mcp/login": self.login,
+            "/api/media": self.media,
+            "/api/ticket": self.ticket,
+            "/api/control": self.control,
+            **dict.fromkeys(setup.STEPS, self.setup),
+            **self._frames.routes,
+            **apps.McpApps(place, self._frames).routes,
+        }
 
     async def answer(self, request: PageRequest) -> PageAnswer | Events:
         if request.method in ("GET", "HEAD") and (file := self._files.get(request.path)):
@@ -91,15 +118,10 @@ class Routes:
             return answer_of({"key": self._gate.keeping})
         if not request.is_known:
             raise Refusal(401, "EACCES", "open the link that ctx web printed")
-        table = {"GET": _GET, "POST": _POST}.get(request.method, {})
         if request.method == "GET" and request.path in LISTS:
             return answer_of(await children.command(self._place, LISTS[request.path]))
-        if request.method == "POST" and (way := panels.ROUTES.get(request.path)):
-            return await way(self._frames, request)
-        if request.method == "POST" and (to_app := apps.ROUTES.get(request.path)):
-            return await to_app(self._apps, request)
-        if route := table.get(request.path):
-            return await route(self, request)
+        if route := {"GET": self._get, "POST": self._post}.get(request.method, {}).get(request.path):
+            return await route(request)
         raise Refusal(404, "ENOENT", "there is no such address")
 
     async def sessions(self, request: PageRequest) -> PageAnswer:
@@ -132,14 +154,11 @@ class Routes:
     async def _follow(self, address: SessionAddress, after: str | None, emit: Emit) -> None:
         """Emit all events of a session after the event `after`."""
         telling = Telling(self._place, address)
-        try:
-            async with opened(self._place, address.object) as line:
-                await line.say(Resume(session=address.session, scope=address.scope, after=after, id="page"))
-                await emit(b'data: {"type":"follows"}\n\n')
-                async for found in line.heard():
-                    await emit(await telling.events(found))
-        except Fault as fault:
-            await emit(event(frames.Error(code=fault.code, message=fault.message)))
+        async with opened(self._place, address.object) as line:
+            await line.say(Resume(session=address.session, scope=address.scope, after=after, id="page"))
+            await emit(b'data: {"type":"follows"}\n\n')
+            async for found in line.heard():
+                await emit(await telling.events(found))
 
     async def inbox(self, request: PageRequest) -> Events:
         return self._holders.inbox
@@ -220,16 +239,9 @@ class Routes:
 
     async def login(self, request: PageRequest) -> Events:
         """Log in at an MCP server. The events are the command's notes, as they come."""
-        return partial(self._login, request.text("name"))
-
-    async def _login(self, name: str, emit: Emit) -> None:
-        async def hear(text: str) -> None:
-            await emit(b"data: %s\n\n" % msgspec.json.encode({"text": text}))
-
-        try:
-            await children.follow(self._place, ("mcp", "login", "--no-browser", "--", name), hear)
-        except Fault as fault:
-            await emit(event(frames.Error(code=fault.code, message=fault.message)))
+        words = ("mcp", "login", "--no-browser", "--", request.text("name"))
+        start = partial(children.follow, self._place, words)
+        return lambda emit: start(lambda text: emit(b"data: %s\n\n" % msgspec.json.encode({"text": text})))
 
     async def policy(self, request: PageRequest) -> PageAnswer:
         """Returns whether a caller may run an object, and why."""
@@ -239,12 +251,11 @@ class Routes:
     async def plugin(self, request: PageRequest) -> PageAnswer:
         """Returns the permissions and settings of a plugin."""
         name = request.text("name")
-        ask = partial(children.command, self._place)
         found = {"permissions": ("permissions", "--json"), "settings": ("config", "--fields")}
         facts: dict[str, object] = {}
         for key, (verb, flag) in found.items():
             try:
-                facts[key] = await ask(("plugin", verb, flag, "--", name))
+                facts[key] = await children.command(self._place, ("plugin", verb, flag, "--", name))
             except Fault as fault:  # a plugin of another kind, which has none
                 facts[key] = fault.message
         return answer_of(facts)
@@ -275,16 +286,9 @@ class Routes:
         if not isinstance(input_, dict):
             raise Fault("EINVAL", "input: expected an object")
         words = ("--dry-run",) if request.fields.get("dry") is True else ()
-        return partial(self._run, object_named(request), words, msgspec.json.encode(input_).decode())
-
-    async def _run(self, object_: str, words: tuple[str, ...], input: str, emit: Emit) -> None:
-        async def hear(frame: AnyFrame) -> None:
-            await emit(event(frame))
-
-        try:
-            await children.run_object(self._place, object_, words, input, hear)
-        except Fault as fault:
-            await hear(frames.Error(code=fault.code, message=fault.message))
+        start = partial(children.run_object, self._place, object_named(request), words)
+        text = msgspec.json.encode(input_).decode()
+        return lambda emit: start(text, lambda frame: emit(event(frame)))
 
     async def media(self, request: PageRequest) -> PageAnswer:
         """Returns a picture, sound or film that a tool made. Its first bytes decide its type."""
@@ -301,33 +305,3 @@ class Routes:
         """Returns another link that works once, for another browser of the same user. It begins with the
         request's origin, to which `ssh -L` may lead from another port."""
         return answer_of({"link": f"{request.origin}/#ticket={self._gate.ticket()}"})
-
-
-_GET: dict[str, Route] = {
-    "/api/objects": Routes.objects,
-    "/api/sessions": Routes.sessions,
-    "/api/search": Routes.search,
-    "/api/past": Routes.past,
-    "/api/events": Routes.events,
-    "/api/inbox": Routes.inbox,
-    "/api/tool": Routes.tool,
-    "/api/plugin": Routes.plugin,
-    "/api/policy": Routes.policy,
-    "/api/controls": Routes.controls,
-}
-_POST: dict[str, Route] = {
-    "/api/send": Routes.send,
-    "/api/cancel": Routes.cancel,
-    "/api/approve": Routes.approve,
-    "/api/answer": Routes.respond,
-    "/api/attach": Routes.attach,
-    "/api/remove": Routes.remove,
-    "/api/rename": Routes.rename,
-    "/api/markdown": Routes.markdown,
-    "/api/run": Routes.run,
-    "/api/mcp/login": Routes.login,
-    "/api/media": Routes.media,
-    "/api/ticket": Routes.ticket,
-    "/api/control": Routes.control,
-    **dict.fromkeys(setup.STEPS, Routes.setup),
-}

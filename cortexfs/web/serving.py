@@ -13,12 +13,12 @@ import signal
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
 from cortexfs.core import networks
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.web import routes
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, of_certificate, of_loopback
@@ -49,22 +49,18 @@ class Page(NamedTuple):
 async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) -> int:
     """Serve until a signal, and return its number. Calls `announce` with the link once it works."""
     context = _context(page)
-    try:
+    with os_faults(f"ctx web cannot listen at {page.bind} port {page.port}"):
         listeners = await trio.open_tcp_listeners(page.port, host=page.bind)
-    except (OSError, OverflowError) as problem:
-        code, why = "EINVAL", str(problem)
-        if isinstance(problem, OSError):
-            code, why = code_of(problem.errno), problem.strerror or why
-        raise Fault(code, f"ctx web cannot listen at {page.bind} port {page.port}: {why}") from None
     port = listeners[0].socket.getsockname()[1]
     gate = Gate("https" if context else "http", of_certificate if context else of_loopback)
     host = f"[{page.bind}]" if ":" in page.bind else page.bind
     link = f"{'https' if context else 'http'}://{host}:{port}/"
-    ends = [partial(trio.SSLListener, ssl_context=context, https_compatible=True)] if context else []
+    listening: list[trio.abc.Listener[Any]] = [*listeners]
+    if context:
+        listening = [trio.SSLListener(each, context, https_compatible=True) for each in listeners]
     async with trio.open_nursery() as nursery:
         answering = routes.Routes(gate, place, nursery)
-        listening = [end(each) for each in listeners for end in ends] or listeners
-        nursery.start_soon(Listener(gate, answering.answer).serve, listening)
+        nursery.start_soon(partial(trio.serve_listeners, Listener(gate, answering.answer).serve, listening))
         with trio.open_signal_receiver(*ENDING) as signals:
             announce(f"{link}#ticket={gate.ticket()}")
             async for number in signals:
