@@ -1,17 +1,16 @@
 // Agents: creating one, what an agent may run and why, and removing one. lists.js has an agent's controls.
 
 import { get, post } from "./api.js";
-import { button, h, show } from "./dom.js";
-import { addressed, agents as listed } from "./lists.js";
+import { button, complaint, form, h, show } from "./dom.js";
+import { addressed, agents as listed, bare, within } from "./lists.js";
 
 const PRESETS = [["read", "reads files"], ["code", "works on files"], ["chat", "talks"]];
-const bare = (object) => object.replace(/^home\/\d+\//, "");
 
 export async function agents(place, words, context) {
   await listed(place, words, context);
   const [object] = words;
   const known = await get("/api/objects", null, context.signal);
-  const of = (kind) => known.map((one) => bare(one.object)).filter((name) => name.startsWith(`${kind}/`));
+  const of = (kind) => known.map((one) => within(one.object)).filter((name) => name.startsWith(`${kind}/`));
   if (!object) return place.append(another(of("model"), context));
   return place.append(explained(object, of("tool"), context), removed(object, context));
 }
@@ -25,25 +24,18 @@ function another(models, { say }) {
   const approval = h("select", { id: "agent-approval" }, h("option", { value: "" }, "as its policy says"),
     h("option", { value: "ask" }, "ask about every call"));
   const system = h("textarea", { id: "agent-system", rows: "2" });
-  const fault = h("p", { class: "error", role: "alert" });
-  const make = async (event) => {
-    event.preventDefault();
-    fault.textContent = "";
-    try {
-      await post("/api/agent/new", { name: name.value, preset: preset.value, model: model.value,
-        tools: tools.value, approval: approval.value, system: system.value });
-      say(`made the agent ${name.value}`);
-      dispatchEvent(new Event("hashchange"));
-    } catch (problem) {
-      fault.textContent = problem.message;
-    }
+  const make = async () => {
+    await post("/api/agent/new", { name: name.value, preset: preset.value, model: model.value,
+      tools: tools.value, approval: approval.value, system: system.value });
+    say(`made the agent ${name.value}`);
+    dispatchEvent(new Event("hashchange"));
   };
   const field = (label, input, about) => [h("label", { for: input.id }, label), input, about];
-  return h("details", { class: "narrow" }, h("summary", {}, "New agent"), h("form", { onsubmit: make },
+  return h("details", { class: "narrow" }, h("summary", {}, "New agent"), form(make,
     field("Name", name), field("Preset", preset), field("Model", model),
     field("Tools", tools, h("small", { id: "agent-tools-about" }, "Names or patterns, with commas; empty for those of the preset")),
     field("Approval", approval), field("System prompt", system),
-    h("button", { type: "submit", class: "go" }, "Make"), fault));
+    h("button", { type: "submit", class: "go" }, "Make")));
 }
 
 /** Shows whether the agent may run an object: the decision, the rule, and the result of each layer. */
@@ -53,12 +45,12 @@ function explained(object, tools, { signal }) {
   const explain = async (event) => {
     event.preventDefault();
     try {
-      const said = await get("/api/policy", { caller: bare(object), object: asked.value }, signal);
+      const said = await get("/api/policy", { caller: within(object), object: asked.value }, signal);
       show(told, h("p", {}, h("strong", {}, said.allowed ? (said.confirm ? "Allowed, after a question." : "Allowed.") : "Refused."),
         ` ${said.reason}`), h("p", {}, "Rule: ", h("code", {}, said.rule)),
       h("dl", {}, said.steps.map(({ layer, ...rest }) => [h("dt", {}, layer), h("dd", {}, Object.values(rest).join(": "))])));
     } catch (problem) {
-      show(told, h("p", { class: "error", role: "alert" }, problem.message));
+      show(told, complaint(problem.message));
     }
   };
   return h("section", { class: "narrow" }, h("h2", {}, "What it may run"), h("form", { onsubmit: explain },
@@ -68,7 +60,7 @@ function explained(object, tools, { signal }) {
 }
 
 function removed(object, { say }) {
-  const name = bare(object).replace("agent/", "");
+  const name = bare(object);
   const remove = () => confirm(`Remove the agent ${name}? Its sessions stay.`) && post("/api/agent/rm", { name })
     .then(() => { say(`removed the agent ${name}`); location.hash = addressed("agents"); }, (problem) => say(problem.message));
   return h("p", {}, button("Remove this agent", remove));

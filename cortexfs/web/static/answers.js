@@ -3,7 +3,7 @@
 
 import { post } from "./api.js";
 import { about } from "./approvals.js";
-import { built, h, show } from "./dom.js";
+import { built, complaint, h, show } from "./dom.js";
 import { attached } from "./media.js";
 
 const STEP = 200;  // ms between two checks for a part that can no longer change
@@ -14,11 +14,8 @@ const NEAR = 80;  // pixels from the end of the log that count as its end
 class Run {
   constructor(log) {
     this.element = h("article", { class: "answer", "aria-label": "Answer" });
-    this.done = h("div", { class: "markdown" });
-    this.live = h("div", { class: "live" });
     this.log = log;
     this.calls = new Map();
-    this.fresh = [];
     this.renew();
   }
 
@@ -32,8 +29,7 @@ class Run {
 
   /** Puts the growing part into the page, from its first word on. */
   put() {
-    if (!this.element.isConnected) this.log.append(this.element);
-    if (!this.part.isConnected) this.element.append(this.part);
+    if (!this.part.isConnected) this.add(this.part);
   }
 
   add(made) {
@@ -73,7 +69,7 @@ export class Answers {
   }
 
   failed(id, message) {
-    this.sent.get(id)?.append(h("p", { class: "error", role: "alert" }, message));
+    this.sent.get(id)?.append(complaint(message));
   }
 
   user(text, is_pending) {
@@ -179,7 +175,7 @@ const HEARD = {
     } else run.add(result);
   },
   progress(run, frame) {
-    if (frame.early) run.add(h("p", { class: "error", role: "alert" }, frame.message));
+    if (frame.early) run.add(complaint(frame.message));
     else if (run.progress?.isConnected) run.progress.textContent = frame.message;
     else run.add(run.progress = h("p", { class: "progress" }, frame.message));
   },
@@ -191,7 +187,7 @@ const HEARD = {
   },
   error(run, frame) {
     this.flow(run);
-    run.add(h("p", { class: "error", role: "alert" }, frame.message));
+    run.add(complaint(frame.message));
   },
   done(run, frame) {
     this.flow(run);

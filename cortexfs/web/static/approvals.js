@@ -1,7 +1,7 @@
 // Open questions: each with its whole call, and the possible answers.
 
 import { exact, get, post } from "./api.js";
-import { button, h, seen, show, written } from "./dom.js";
+import { button, complaint, h, seen, show, written } from "./dom.js";
 import { question, whence } from "./questions.js";
 
 const CONSIDER = 500;  // ms without clicks after a card has gone, as the next card moves to its place
@@ -15,7 +15,7 @@ export function counted(state) {
   for (const look of watching) look(state);
 }
 
-export function diffed(lines) {
+function diffed(lines) {
   const names = { "+": "added", "-": "removed", "@": "place", "!": "remark", " ": "same" };
   return h("pre", { class: "diff", tabindex: "0", role: "group", "aria-label": "Change" }, lines.map((line) => {
     const [side, text] = Array.isArray(line) ? line : [line.side, line.text];
@@ -44,7 +44,7 @@ function card(asked, say) {
   const text = seen(JSON.stringify(asked.input, null, 2));
   const edit = h("textarea", { "aria-label": "Input", rows: "6", spellcheck: "false" });
   edit.value = text;
-  const fault = h("p", { class: "error", role: "alert" });
+  const fault = complaint();
   const decide = async (decision, done) => {
     fault.textContent = "";
     const changed = edit.value !== text;
@@ -105,7 +105,7 @@ export function cards(list, say, rest) {
 export async function approvals(place, words, { signal, say }) {
   const list = h("div", {});
   const none = h("p", {}, "Nothing waits to be decided.");
-  const fault = h("p", { class: "error", role: "alert" });
+  const fault = complaint();
   let state = latest;
   const put = cards(list, say, place);
   const look = (now) => {
@@ -120,9 +120,7 @@ export async function approvals(place, words, { signal, say }) {
   const ring = window.Notification && Notification.permission === "default"
     ? button("Notify me", () => Notification.requestPermission().then((given) => say(`notifications: ${given}`))) : null;
   show(place, h("h1", {}, "Approvals"), none, fault, list, ring);
-  watching.add(look);
-  signal.addEventListener("abort", () => watching.delete(look));
-  look(latest);
+  watch(look, signal);
   // A request for the sessions makes the server find and hold those that a terminal began.
   const find = () => document.hidden || get("/api/sessions", null, signal)
     .then(() => told(""), (problem) => signal.aborted || told(problem.message));

@@ -1,7 +1,7 @@
 // MCP Apps: a tool's page in a frame, which uses its own server's tools and resources by JSON-RPC.
 
 import { post } from "./api.js";
-import { button, h, show } from "./dom.js";
+import { button, complaint, h, show } from "./dom.js";
 import { MOST_ASKED, allowed, frame, watch } from "./panels.js";
 
 const VERSION = "2026-01-26";
@@ -14,12 +14,11 @@ export async function offered(place, object, input, context) {
   const { uri } = await post("/api/app/find", { object }).catch(() => ({}));
   if (!uri || context.signal.aborted) return;
   const shown = h("section", { "aria-label": "App" });
-  const fault = (problem) => show(shown, h("p", { class: "error", role: "alert" }, problem.message));
-  place.append(h("h2", {}, "App"), button("Run in its app", () => {
+  place.append(h("h2", {}, "App"), button("Run in its app", async () => {
     try {
-      app(shown, object, input(), context).catch(fault);
+      await app(shown, object, input(), context);
     } catch (problem) {
-      fault(problem);
+      show(shown, complaint(problem.message));
     }
   }), shown);
 }
@@ -41,7 +40,7 @@ async function app(place, object, args, { signal, say }) {
       answer({ error: { code: problem.rpc || -32000, message: problem.message } });
     }
     if (data.method === "ui/notifications/initialized") begin(made, args, result);
-  }, signal, (why) => show(place, h("p", { class: "error", role: "alert" }, why)));
+  }, signal, (why) => show(place, complaint(why)));
   show(place, questions, made.inner);
   watch(found.frame, made);
 }
@@ -69,19 +68,15 @@ async function heard({ method, params }, state, call, inner, say) {
   if (state.asked >= MOST_ASKED) throw new Error("too much is asked at once");
   state.asked += 1;
   try {
-    return await done(method, params, state, call);
+    if (method === "tools/call") {
+      const tool = String(params?.name);
+      const about = await post("/api/app/tool", { frame: state.found.frame, tool });
+      if (about.asks && !state.allowed.has(tool)) await allowed(state, tool, params.arguments, about.effects);
+    }
+    return await call(method, params || {});
   } finally {
     state.asked -= 1;
   }
-}
-
-async function done(method, params, state, call) {
-  if (method === "tools/call") {
-    const tool = String(params?.name);
-    const about = await post("/api/app/tool", { frame: state.found.frame, tool });
-    if (about.asks && !state.allowed.has(tool)) await allowed(state, tool, params.arguments, about.effects);
-  }
-  return call(method, params || {});
 }
 
 function greeting(tool) {

@@ -29,7 +29,8 @@ export class Conversation {
     this.why = "";  // the reason why the object cannot be reached, from ctx web
     this.log = h("div", { class: "log", role: "log", "aria-label": "Conversation", tabindex: "0" });
     this.note = h("p", { class: "note" });
-    this.message = new Message(this.where, { signal, say }, () => this.send(), () => this.draft());
+    this.message = new Message(this.where, { signal, say }, () => this.send(),
+      () => keep(`draft ${this.key}`, this.message.box.value));
     this.stop = button("Stop", () => this.cancel(), { disabled: true });
     this.again = button("Retry", () => this.send(this.retried()), { hidden: true });
     this.message.row.append(this.stop, this.again);
@@ -141,10 +142,6 @@ export class Conversation {
       this.message.box.value ||= words(input);
       this.stated();
     }
-  }
-
-  draft() {
-    keep(`draft ${this.key}`, this.message.box.value);
   }
 
   keep() {

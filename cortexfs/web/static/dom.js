@@ -41,6 +41,22 @@ export function button(name, press, attributes) {
   return h("button", { type: "button", onclick: press, ...attributes }, name);
 }
 
+/** Returns an error, which is read aloud. Without its text, it is the place of one that may come. */
+export function complaint(text) {
+  return h("p", { class: "error", role: "alert" }, text);
+}
+
+/** Returns a form. If `press` fails, the form says why. */
+export function form(press, ...children) {
+  const fault = complaint();
+  const submit = (event) => {
+    event.preventDefault();
+    fault.textContent = "";
+    return press().catch((problem) => { fault.textContent = problem.message; });
+  };
+  return h("form", { onsubmit: submit }, children, fault);
+}
+
 /** Returns the time since then, as text for people. */
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - new Date(time)) / 1000);

@@ -1,7 +1,7 @@
 // Lists of agents, models and sessions.
 
 import { get, post } from "./api.js";
-import { ago, button, h, show } from "./dom.js";
+import { ago, button, form, h, show } from "./dom.js";
 
 const MOST_SESSIONS = 500;  // that the process lists (telling.py)
 
@@ -15,12 +15,14 @@ export function table(caption, heads, rows, empty) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell)))))));
 }
 
-const bare = (object) => object.split("/").slice(object.startsWith("home/") ? 3 : 1).join("/");
+/** Returns the path of an object within its home, and its name. */
+export const within = (object) => object.replace(/^home\/\d+\//, "");
+export const bare = (object) => within(object).split("/").slice(1).join("/");
 
 async function ofClass(place, title, kind, words, { signal, say }) {
   if (words[0]) return one(place, words[0], { signal, say });
   const found = await get("/api/objects", null, signal);
-  const there = found.filter(({ object }) => object.replace(/^home\/\d+\//, "").startsWith(`${kind}/`));
+  const there = found.filter(({ object }) => within(object).startsWith(`${kind}/`));
   show(place, h("h1", {}, title), table(title, ["Name", "Set up", "Status", "From", "About"],
     there.map(({ object, status, origin, description }) => [
       h("a", { href: addressed("talk", "private", object, "default") }, bare(object)),
@@ -36,16 +38,12 @@ async function one(place, object, { signal, say }) {
     if (!writable) return [h("h2", {}, name), h("pre", { tabindex: "0", role: "group", "aria-label": name }, text)];
     const box = h("textarea", { "aria-label": name, rows: "2", spellcheck: "false" });
     box.value = text;
-    const fault = h("p", { class: "error", role: "alert" });
-    const save = async (event) => {
-      event.preventDefault();
-      fault.textContent = "";
+    const save = async () => {
       const whole = box.value && !box.value.endsWith("\n") ? `${box.value}\n` : box.value;
-      await post("/api/control", { object, name, text: whole }).then(() => say(`saved ${name}`),
-        (problem) => { fault.textContent = problem.message; });
+      await post("/api/control", { object, name, text: whole });
+      say(`saved ${name}`);
     };
-    return [h("h2", {}, name), h("form", { onsubmit: save }, box,
-      h("button", { type: "submit", "aria-label": `Save ${name}` }, "Save"), fault)];
+    return [h("h2", {}, name), form(save, box, h("button", { type: "submit", "aria-label": `Save ${name}` }, "Save"))];
   }));
 }
 

@@ -1,7 +1,7 @@
 // The frame of the page: its parts, the choice of the shown one, and the count of open questions.
 
 import { enter, exact, follow, loaded, Refused } from "./api.js";
-import { h, show } from "./dom.js";
+import { complaint, h, show } from "./dom.js";
 import { models, sessions } from "./lists.js";
 import { talk } from "./talk.js";
 
@@ -31,7 +31,7 @@ async function connected(place, words, context) {
   if (!words[0]) place.append(...(await part("servers")(context)));
 }
 
-export function say(text) {
+function say(text) {
   said.textContent = "";
   said.textContent = text;
   told = Date.now();
@@ -79,7 +79,7 @@ async function route(links) {
   try {
     await view(main, words, { signal, say });
   } catch (problem) {
-    if (!signal.aborted) show(main, h("h1", {}, "This cannot be shown"), complaint(problem));
+    if (!signal.aborted) show(main, h("h1", {}, "This cannot be shown"), complaint(problem.message));
   }
 }
 
@@ -89,10 +89,6 @@ function named(part) {
   } catch {
     return "";
   }
-}
-
-export function complaint(problem) {
-  return h("p", { class: "error", role: "alert" }, problem.message);
 }
 
 function shut(why) {
@@ -109,10 +105,9 @@ function inbox(links) {
   const hear = (state) => {
     newest = state;
     loaded("approvals").then(({ counted }) => counted(newest)).catch(() => null);  // the error is shown when the part is opened
-    const count = state.asked.length;
-    open = count;
+    open = state.asked.length;
     entitle();
-    link.textContent = count ? `Approvals (${count})` : "Approvals";
+    link.textContent = open ? `Approvals (${open})` : "Approvals";
   };
   let latest = null;
   channel.onmessage = ({ data }) => {

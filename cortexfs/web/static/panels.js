@@ -1,7 +1,7 @@
 // Pages of plugins in frames. A page is known by its frame, not by its messages. It hears only of its plugin.
 
 import { get, post } from "./api.js";
-import { button, h, show, written } from "./dom.js";
+import { button, complaint, h, show, written } from "./dom.js";
 import { addressed } from "./lists.js";
 import { drawn } from "./widgets.js";
 
@@ -78,7 +78,7 @@ export async function opened(plugin, part, { signal, say }) {
   const is_drawn = found.type === "chart" || found.type === "table";
   const place = is_drawn ? h("div", {}) : h("section", { class: "panel", "aria-label": found.title });
   const questions = h("div", {});
-  const ended = (why) => show(place, h("p", { class: "error", role: "alert" }, why));
+  const ended = (why) => show(place, complaint(why));
   if (is_drawn) {
     const call = (tool, args) => run(found, tool, args, null);
     const close = () => post("/api/frame/close", { frame: found.frame }).catch(() => {});
@@ -229,7 +229,7 @@ function placed(rows, context, level) {
   return h("div", { class: "widgets" }, rows.map((row) => {
     const place = h("div", { class: "widget" }, h(level, {}, row.title));
     opened(row.plugin, row.part, context).then((made) => place.append(made), (problem) => {
-      if (!context.signal.aborted) place.append(h("p", { class: "error", role: "alert" }, problem.message));
+      if (!context.signal.aborted) place.append(complaint(problem.message));
     });
     return place;
   }));

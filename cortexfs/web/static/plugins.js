@@ -1,7 +1,7 @@
 // Plugins: their review before installation, their permissions, and their settings.
 
 import { get, post } from "./api.js";
-import { button, h, show } from "./dom.js";
+import { button, complaint, h, show } from "./dom.js";
 import { addressed, table } from "./lists.js";
 import { contributed, panel, told } from "./panels.js";
 
@@ -25,27 +25,19 @@ export async function plugins(place, words, context) {
 function newcomer({ say }) {
   const source = h("input", { id: "source", required: true, spellcheck: "false" });
   const told = h("div", {});
-  const review = async (event) => {
+  const failed = (problem) => show(told, complaint(problem.message));
+  const review = (event) => {
     event.preventDefault();
     const name = source.value.trim();
     show(told, h("p", { class: "note" }, "It is looked at."));
-    try {
-      const { output, notes } = await post("/api/plugin/review", { name });
-      show(told, h("pre", { tabindex: "0", role: "region", "aria-label": "Review" }, `${output}${notes}`),
-        button("Install", () => install(name), { class: "go" }));
-    } catch (problem) {
-      show(told, h("p", { class: "error", role: "alert" }, problem.message));
-    }
+    post("/api/plugin/review", { name }).then(({ output, notes }) => show(told,
+      h("pre", { tabindex: "0", role: "region", "aria-label": "Review" }, `${output}${notes}`),
+      button("Install", () => install(name), { class: "go" })), failed);
   };
-  const install = async (name) => {
-    try {
-      await post("/api/plugin/install", { name });
-      say("the plugin is installed");
-      dispatchEvent(new Event("hashchange"));
-    } catch (problem) {
-      show(told, h("p", { class: "error", role: "alert" }, problem.message));
-    }
-  };
+  const install = (name) => post("/api/plugin/install", { name }).then(() => {
+    say("the plugin is installed");
+    dispatchEvent(new Event("hashchange"));
+  }, failed);
   return h("section", {}, h("h2", {}, "Install"), h("form", { class: "narrow", onsubmit: review },
     h("label", { for: "source" }, "Directory or package on this machine"), source,
     h("button", { type: "submit" }, "Review")), told);

@@ -1,7 +1,7 @@
 // The prompts of MCP servers, as forms. The server fills the prompt in, and the result goes into the draft.
 
 import { get, run } from "./api.js";
-import { h, show } from "./dom.js";
+import { complaint, form, h, show } from "./dom.js";
 import { group } from "./tools.js";
 
 const SERVER = /^tool\/(.+)\.mcp$/;
@@ -16,7 +16,7 @@ export function prompts(context, put) {
     listed(context.signal).then((found) => show(inside, choice(found, context, (told) => {
       made.open = false;
       put(told);
-    })), (problem) => show(inside, h("p", { class: "error", role: "alert" }, problem.message)));
+    })), (problem) => show(inside, complaint(problem.message)));
   });
   return made;
 }
@@ -33,7 +33,6 @@ function choice(found, { signal, say }, put) {
     h("option", { value: String(place) }, `${SERVER.exec(object)[1]}.${prompt.name}`)));
   const about = h("p", { class: "about" });
   const place = h("div", {});
-  const fault = h("p", { class: "error", role: "alert" });
   let fields = null;
   const chosen = () => {
     const { prompt: { description = "", required = [], optional = [] } } = found[list.value];
@@ -42,21 +41,15 @@ function choice(found, { signal, say }, put) {
     fields = group("Arguments", { properties, required });
     show(place, required.length + optional.length ? fields.element : null);
   };
-  const use = async (event) => {
-    event.preventDefault();
-    fault.textContent = "";
+  const use = async () => {
     const { object, prompt } = found[list.value];
-    try {
-      put(await said(object, { name: prompt.name, arguments: fields.value() || {} }, signal));
-      say(`the prompt ${prompt.name} is in your message`);
-    } catch (problem) {
-      fault.textContent = problem.message;
-    }
+    put(await said(object, { name: prompt.name, arguments: fields.value() || {} }, signal));
+    say(`the prompt ${prompt.name} is in your message`);
   };
   list.addEventListener("change", chosen);
   chosen();
-  return h("form", { onsubmit: use }, h("label", { for: "prompt" }, "Prompt"), list, about, place,
-    h("button", { type: "submit" }, "Use this prompt"), fault);
+  return form(use, h("label", { for: "prompt" }, "Prompt"), list, about, place,
+    h("button", { type: "submit" }, "Use this prompt"));
 }
 
 /** Returns the filled-in prompt. Its messages up to the assistant's last one go before the user's message. */

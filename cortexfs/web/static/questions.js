@@ -1,7 +1,7 @@
 // A tool's questions to a person: a form to fill in, or an address to open, below the name of the tool.
 
 import { post } from "./api.js";
-import { button, h, seen } from "./dom.js";
+import { button, complaint, h, seen } from "./dom.js";
 import { addressed } from "./lists.js";
 import { group } from "./tools.js";
 
@@ -19,15 +19,8 @@ function schema({ kind, label, choices, default: start }) {
   return { ...told, type: kind, isLine: kind === "string" };
 }
 
-function form(fields) {
-  return group("Answer", {
-    properties: Object.fromEntries(fields.map((field) => [field.name, schema(field)])),
-    required: fields.filter(({ required }) => required).map(({ name }) => name),
-  });
-}
-
 export function question(asked, say) {
-  const fault = h("p", { class: "error", role: "alert" });
+  const fault = complaint();
   const answer = async (content, done) => {
     fault.textContent = "";
     const { object, run, question: id } = asked;
@@ -52,7 +45,10 @@ function body(asked, answer, decline) {
     return [h("p", {}, "It asks you to open: ", h("code", {}, seen(asked.url))),
       h("div", { class: "row" }, h("a", opened, `Open ${host(asked.url)}`), decline)];
   }
-  const fields = form(asked.fields);
+  const fields = group("Answer", {
+    properties: Object.fromEntries(asked.fields.map((field) => [field.name, schema(field)])),
+    required: asked.fields.filter(({ required }) => required).map(({ name }) => name),
+  });
   const press = (event) => {
     event.preventDefault();
     answer(fields.value() || {}, "answered");

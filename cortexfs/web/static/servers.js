@@ -1,30 +1,23 @@
 // MCP servers: the list of them, adding one, importing those of another client, and logins.
 
 import { get, post, run } from "./api.js";
-import { button, h, show } from "./dom.js";
+import { button, complaint, form, h, show } from "./dom.js";
 import { table } from "./lists.js";
 
 const ADDRESS = /^log in there: (https?:\/\/\S+)$/m;
 
 /** Returns a form of one-line fields: `[name, label, attributes]`. */
-export function lines(caption, fields, verb, press) {
+function lines(caption, fields, verb, press) {
   const inputs = fields.map(([name, , more]) => h("input", { id: `${caption.replaceAll(" ", "-")}-${name}`, spellcheck: "false",
     autocomplete: "off", ...more }));
-  const fault = h("p", { class: "error", role: "alert" });
-  const go = async (event) => {
-    event.preventDefault();
-    fault.textContent = "";
+  const go = async () => {
     start.disabled = true;
-    try {
-      await press(Object.fromEntries(fields.map(([name], place) => [name, inputs[place].value])));
-    } catch (problem) {
-      fault.textContent = problem.message;
-    }
-    start.disabled = false;
+    await press(Object.fromEntries(fields.map(([name], place) => [name, inputs[place].value])))
+      .finally(() => { start.disabled = false; });
   };
   const start = h("button", { type: "submit" }, verb);
-  return h("details", { class: "narrow" }, h("summary", {}, caption), h("form", { onsubmit: go },
-    fields.map(([, label], place) => [h("label", { for: inputs[place].id }, label), inputs[place]]), start, fault));
+  return h("details", { class: "narrow" }, h("summary", {}, caption), form(go,
+    fields.map(([, label], place) => [h("label", { for: inputs[place].id }, label), inputs[place]]), start));
 }
 
 export async function servers(context) {
@@ -79,6 +72,6 @@ async function enter(place, name, { signal, say }) {
     show(place, h("p", {}, text.trim().split("\n").at(-1)));
     say(`the login at ${name} is over`);
   } catch (problem) {
-    if (!signal.aborted) show(place, h("p", { class: "error", role: "alert" }, problem.message));
+    if (!signal.aborted) show(place, complaint(problem.message));
   }
 }

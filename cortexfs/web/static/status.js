@@ -1,7 +1,7 @@
 // The mount's status, its faults, and the use and costs of models.
 
 import { get, post } from "./api.js";
-import { button, h, show } from "./dom.js";
+import { button, complaint, h, show } from "./dom.js";
 import { table } from "./lists.js";
 
 export async function status(place, words, context) {
@@ -37,7 +37,7 @@ function doctor({ signal, say }) {
         found.map((one) => [one.check, one.level, one.why, one.mend || ""]), "Nothing was checked."));
       say(`${found.filter(({ level }) => level !== "ok").length} findings`);
     } catch (problem) {
-      if (!signal.aborted) show(told, h("p", { class: "error", role: "alert" }, problem.message));
+      if (!signal.aborted) show(told, complaint(problem.message));
     }
     check.disabled = false;
   };

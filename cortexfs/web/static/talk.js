@@ -2,7 +2,7 @@
 
 import { get, loaded } from "./api.js";
 import { ago, h, show } from "./dom.js";
-import { addressed, newest } from "./lists.js";
+import { addressed, bare, newest, within } from "./lists.js";
 
 export async function talk(place, words, context) {
   const [scope, object, session, cwd] = words;
@@ -34,16 +34,16 @@ async function listed(list, where, { signal, say }) {
   rows.length ? null : h("li", {}, "none"));
   put(found);
   list.append(newest(found) || "");
+  const named = ({ object, session }) => `${object} ${session}`;
   const look = async () => {
     const text = search.value.trim().toLowerCase();
-    const near = found.filter((one) => `${one.object} ${one.session}`.toLowerCase().includes(text));
+    const near = found.filter((one) => named(one).toLowerCase().includes(text));
     put(near);
     if (text.length < 3) return;
     const said = await get("/api/search", { q: text }, signal);
     if (search.value.trim().toLowerCase() !== text) return;
-    const keys = new Set(near.map((one) => `${one.object} ${one.session}`));
-    const more = new Set(said.map((one) => `${one.object} ${one.session}`));
-    put(found.filter((one) => keys.has(`${one.object} ${one.session}`) || more.has(`${one.object} ${one.session}`)));
+    const keys = new Set([...near, ...said].map(named));
+    put(found.filter((one) => keys.has(named(one))));
   };
   search.addEventListener("input", () => look().catch((problem) => signal.aborted || say(problem.message)));
 }
@@ -51,9 +51,8 @@ async function listed(list, where, { signal, say }) {
 /** Returns the form for a new conversation, with the choice of a model or agent. */
 async function beginning({ signal }) {
   const found = await get("/api/objects", null, signal);
-  const there = found.map(({ object }) => object).filter((object) => /^(home\/\d+\/)?(model|agent)\//.test(object));
-  const whom = h("select", { id: "whom" }, there.map((object) => h("option", { value: object },
-    object.replace(/^home\/\d+\//, "").replace(/^model\/|^agent\//, ""))));
+  const there = found.map(({ object }) => object).filter((object) => /^(model|agent)\//.test(within(object)));
+  const whom = h("select", { id: "whom" }, there.map((object) => h("option", { value: object }, bare(object))));
   const name = h("input", { id: "named", value: `chat-${Date.now().toString(36)}`, pattern: "[A-Za-z0-9][A-Za-z0-9._+\\-]{0,63}" });
   const cwd = h("input", { id: "cwd", placeholder: "a directory, as /home/ann/project", pattern: "/.*", spellcheck: "false" });
   const where = h("div", {}, h("label", { for: "cwd" }, "Works in"), cwd);
@@ -63,7 +62,7 @@ async function beginning({ signal }) {
   const go = (event) => {
     event.preventDefault();
     const place = where.hidden || !cwd.value ? [] : [cwd.value];
-    location.hash = addressed("talk", "private", whom.value.replace(/^home\/\d+\//, ""), name.value, ...place);
+    location.hash = addressed("talk", "private", within(whom.value), name.value, ...place);
   };
   return h("form", { onsubmit: go }, h("h1", {}, "Talk"), h("label", { for: "whom" }, "With"), whom,
     h("label", { for: "named" }, "Name"), name, where, h("button", { type: "submit", class: "go" }, "Begin"));

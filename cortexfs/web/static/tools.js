@@ -2,11 +2,10 @@
 
 import { exact, get, run } from "./api.js";
 import { offered } from "./apps.js";
-import { base64, button, h, show } from "./dom.js";
-import { addressed, table } from "./lists.js";
+import { base64, button, complaint, h, show } from "./dom.js";
+import { addressed, bare, table, within } from "./lists.js";
 import { attached } from "./media.js";
 
-const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
 const MOST = 1 << 20;  // characters of output that the page keeps
 let numbers = 0;
 
@@ -72,12 +71,9 @@ function parsed(name, text) {
 }
 
 async function filled(file, place, is_base64) {
-  if (!file.files.length) return;
-  if (!is_base64) {
-    place.value = await file.files[0].text();
-  } else {
-    place.value = base64(new Uint8Array(await file.files[0].arrayBuffer()));
-  }
+  const [chosen] = file.files;
+  if (!chosen) return;
+  place.value = is_base64 ? base64(new Uint8Array(await chosen.arrayBuffer())) : await chosen.text();
   place.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
@@ -125,7 +121,7 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 export async function tools(place, words, context) {
   const found = await get("/api/objects", null, context.signal);
-  const there = found.filter(({ object }) => /^(home\/\d+\/)?tool\//.test(object));
+  const there = found.filter(({ object }) => within(object).startsWith("tool/"));
   if (words[0]) {
     const chosen = there.find(({ object }) => bare(object) === words[0]);
     if (!chosen) throw new Error(`there is no tool ${words[0]}`);
@@ -142,7 +138,7 @@ async function one(place, object, { signal, say }) {
   const line = h("code", {});
   const output = h("pre", { class: "output", role: "log", "aria-label": "Output", tabindex: "0" });
   const made = h("div", {});
-  const fault = h("p", { class: "error", role: "alert" });
+  const fault = complaint();
   const ran = h("ul", {});
   let going = null;
   const dry = h("input", { id: "dry", type: "checkbox" });

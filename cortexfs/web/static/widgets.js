@@ -1,6 +1,6 @@
 // Charts and tables of widgets: data that the page draws, from the manifest or a tool of the same plugin.
 
-import { h, show } from "./dom.js";
+import { complaint, h, show } from "./dom.js";
 import { table } from "./lists.js";
 
 const MOST_ROWS = 200;
@@ -16,7 +16,7 @@ export async function drawn(place, found, call, signal) {
     try {
       show(place, (found.type === "chart" ? chart : rows)(found.title, { ...config, ...(await fresh(config, call)) }));
     } catch (problem) {
-      show(place, h("p", { class: "error", role: "alert" }, problem.message));
+      show(place, complaint(problem.message));
     }
   };
   await draw();
