@@ -153,8 +153,8 @@ def _check(needed: int, room: int, subject: str) -> None:
 
 def _unsummarised(parts: WindowParts) -> list[tuple[Message, PromptMessage]]:
     last = parts.summary.last if parts.summary else 0
-    found = [(message, prompt) for message in parts.history if (prompt := remembered(message))]
-    return [(message, prompt) for message, prompt in found if not 0 < _id(message) <= last]
+    found = [message for message in parts.history if not 0 < _id(message) <= last]
+    return [(message, prompt) for message in found if (prompt := remembered(message))]
 
 
 def _newest(
@@ -228,7 +228,7 @@ def _less_of(value: Any, most: int) -> Any:
 
 
 def _bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _cost(prompt: PromptMessage) -> int:
