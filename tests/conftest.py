@@ -22,6 +22,7 @@ from tests.waiting import PATIENCE, SOAK
 RENEWED = 10
 timer_since: pytest.StashKey[float] = pytest.StashKey()
 terminal: pytest.StashKey[int] = pytest.StashKey()
+variables: pytest.StashKey[dict[bytes, bytes]] = pytest.StashKey()
 
 pytest_plugins = ["tests.lanes"]
 
@@ -41,8 +42,10 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """Prepare a process that collects tests. The parent of lanes collects none, and loads no Hypothesis."""
     if isinstance(collector, pytest.Directory):
         gc.disable()
+        os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # to look for them takes longer than the rest of the import
         from hypothesis import settings
 
+        del os.environ["HYPOTHESIS_NO_PLUGINS"]
         # Short runs try the same few examples each time, without a time limit; `make soak` tries many others.
         settings.register_profile("short", max_examples=8, deadline=None, derandomize=True)
         settings.register_profile("soak", max_examples=1000, deadline=None)
@@ -56,35 +59,34 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# The dict inside os.environ: reading os.environ by names takes a tenth of the time of the core tests.
+VARIABLES: dict[bytes, bytes] = vars(os.environ)["_data"]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Print the stacks of a test that hangs, after more time than any test may wait."""
     stash, now = item.config.stash, time.monotonic()
+    stash[variables] = dict(VARIABLES)
     if not SOAK and now - stash.get(timer_since, -RENEWED) >= RENEWED:
         faulthandler.dump_traceback_later(PATIENCE + RENEWED, file=stash[terminal])
         stash[timer_since] = now
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    if nextitem is None:  # a lane that is done may have to wait for other lanes
-        faulthandler.cancel_dump_traceback_later()
-
-
-# The dict inside os.environ: reading os.environ by names takes a tenth of the time of the core tests.
-VARIABLES: dict[bytes, bytes] = vars(os.environ)["_data"]
-
-
-@pytest.fixture(autouse=True)
-def kept() -> Iterator[None]:
-    """Fail a test that changes the environment and does not restore it: all tests of a process share it."""
-    before = dict(VARIABLES)
-    yield
-    own = {b"PYTEST_CURRENT_TEST"}
-    changed = {name for name, _ in before.items() ^ VARIABLES.items()} - own
-    for name in changed & VARIABLES.keys():
-        del os.environb[name]
-    os.environb.update({name: before[name] for name in changed & before.keys()})
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Fail a test that changes the environment and does not restore it: all tests of a process share it.
+    An automatic fixture would take a tenth of the time of the core tests."""
+    try:
+        yield
+    finally:
+        if nextitem is None:  # a lane that is done may have to wait for other lanes
+            faulthandler.cancel_dump_traceback_later()
+        before, own = item.config.stash[variables], {b"PYTEST_CURRENT_TEST"}
+        changed = {name for name, _ in before.items() ^ VARIABLES.items()} - own
+        for name in changed & VARIABLES.keys():
+            del os.environb[name]
+        os.environb.update({name: before[name] for name in changed & before.keys()})
     assert not changed
 
 

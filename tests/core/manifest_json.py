@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
@@ -92,7 +91,7 @@ def read_value(value: object) -> manifestjson.ManifestReading:
 
 def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.ManifestReading:
     """Reads EVERYTHING with one member changed or removed."""
-    whole = copy.deepcopy(EVERYTHING)
+    whole = msgspec.json.decode(msgspec.json.encode(EVERYTHING))  # a copy; copy.deepcopy is ten times slower
     node: Any = whole
     for step in way:
         node = node[step]

@@ -56,7 +56,7 @@ def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
     assert loaded.limits == LimitSettings(depth=3)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "sentence"),
     [
         ("[limits]\nmemory-mib = 1", ": unknown key limits.memory-mib; did you mean memory_mib?"),
@@ -124,7 +124,7 @@ def test_deciding_leaves_a_persons_file_alone(where: Places) -> None:
     assert named == [".plugins.json.lock", "config.toml", "plugins.json"]
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"notes": 1}', "\xff"])
+@each_of("text", ["[]", "{", '{"notes": 1}', "\xff"])
 def test_damaged_decisions_are_said_at_start(where: Places, text: str) -> None:
     (where.config / "plugins.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(Fault, match=r"plugins\.json is not a table"):
@@ -190,7 +190,7 @@ def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         directories.create(Places(tmp_path / "file" / "state", tmp_path))
 
 
-@pytest.mark.parametrize("text", [None, "", "x\n", "12 13\n"])
+@each_of("text", [None, "", "x\n", "12 13\n"])
 def test_a_lock_file_without_pid_names_nobody(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "lock").write_text(text)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cortexfs.core.finding import BEST, LOOKED_AT, best, words_of
+from tests.tables import each_of
 
 
 def line(name: str, sentence: str = "", rest: str = "") -> str:
@@ -24,7 +23,7 @@ TOOLS = (
 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "wanted"),
     [
         # abi.md 8.31: a tool with more of the words comes first, and then names before descriptions
@@ -38,7 +37,7 @@ def test_order(words: tuple[str, ...], wanted: list[str]) -> None:
     assert found(TOOLS, *words) == wanted
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [
         ("Reads files", ["read", "file"]),

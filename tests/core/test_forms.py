@@ -8,6 +8,7 @@ import pytest
 
 from cortexfs.core import forms
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 TITLED = [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]
 SCHEMA = {
@@ -52,12 +53,12 @@ def field(name: str) -> forms.FormField:
     return next(one for one in forms.fields(SCHEMA) if one.name == name)
 
 
-@pytest.mark.parametrize(("name", "text", "value"), TYPED)
+@each_of(("name", "text", "value"), TYPED)
 def test_what_is_typed_is_a_value(name: str, text: str, value: Any) -> None:
     assert field(name).read(text) == value
 
 
-@pytest.mark.parametrize(("name", "text", "why"), WRONG)
+@each_of(("name", "text", "why"), WRONG)
 def test_what_cannot_be_one_is_told(name: str, text: str, why: str) -> None:
     with pytest.raises(Fault, match=why):
         field(name).read(text)
@@ -70,7 +71,7 @@ def test_defaults_answer_a_form_that_asks_for_nothing_else() -> None:
         forms.defaults(forms.fields(SCHEMA))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "schema",
     [
         {},

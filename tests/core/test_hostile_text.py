@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import re
 import sys
@@ -62,13 +61,14 @@ IGNORABLE_NAMES = re.compile("VARIATION SELECTOR|SEONG FILLER|HANGUL FILLER|VOWE
 
 @functools.cache
 def of_kind() -> dict[str, list[str]]:
-    """Returns characters by their category. Chinese and Korean signs are alike, and above the second plane
-    only tags are special. `make soak` alone goes through all of these, and other runs take a sample."""
-    alike = (range(0x4E00, 0xA000), range(0xAC00, 0xD7A4), range(0x20000, sys.maxunicode + 1))
-    some = [number for signs in alike for number in signs[:: 1 if SOAK else 64]]
-    special = (range(0x4E00), range(0xA000, 0xAC00), range(0xD7A4, 0x20000), range(0xE0000, 0xE1000))
+    """Returns characters by their category. In each of these ranges all are alike: letters of one script,
+    surrogates, private ones, unassigned ones. Only `make soak` goes through all of them."""
+    alike = [range(0x3400, 0x4DC0), range(0x4E00, 0xA000), range(0xAC00, 0xD7A4), range(0xD800, 0xF900)]
+    alike += [range(0x14700, 0x16800), range(0x17000, 0x1B000), range(0x20000, sys.maxunicode + 1)]
+    some = [number for signs in alike for number in signs[:: 1 if SOAK else 256]]
+    special = {*range(0x20000)}.difference(*alike).union(range(0xE0000, 0xE1000))  # tags
     kinds: dict[str, list[str]] = {}
-    for number in {*some, *itertools.chain(*special), sys.maxunicode}:
+    for number in {*some, *special, sys.maxunicode}:
         kinds.setdefault(unicodedata.category(chr(number)), []).append(chr(number))
     return kinds
 

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from cortexfs.core.jsontext import why_unread
+from tests.tables import each_of
 
 
 class _Answer(msgspec.Struct):
     id: int
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "why"),
     [
         (b"garbage", "JSON is malformed: invalid character (byte 0)"),

@@ -6,6 +6,7 @@ import pytest
 
 from cortexfs.core import tomltext
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 
 def test_the_mark_and_the_line_ends_of_windows_are_no_fault() -> None:
@@ -13,17 +14,15 @@ def test_the_mark_and_the_line_ends_of_windows_are_no_fault() -> None:
     assert tomltext.table(said, "manifest.toml") == {"name": "hello", "version": "1.0.0"}
 
 
-@pytest.mark.parametrize("part", ["a", '"a"', r'"\""', "'a'", "a\t"])
-@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "[[{}]]", "b = {{ {} = 1 }}"])
+@each_of("part", ["a", '"a"', r'"\""', "'a'", "a\t"])
+@each_of("form", ["{} = 1", "[{}]", "[[{}]]", "b = {{ {} = 1 }}"])
 def test_a_key_that_takes_memory_by_the_square_is_refused(form: str, part: str) -> None:
     with pytest.raises(Fault, match="it is nested too deeply: a key has over 64 parts"):
         tomltext.table(form.format(".".join([part] * 65)).encode(), "it")
     assert tomltext.table(form.format(".".join([part] * 64)).encode(), "it")
 
 
-@pytest.mark.parametrize(
-    "text", ['a = "{}"', "a = '{}'", 'a = """\n{}\n"""', "a = '''\n{}'''", "# {}\na = 1"]
-)
+@each_of("text", ['a = "{}"', "a = '{}'", 'a = """\n{}\n"""', "a = '''\n{}'''", "# {}\na = 1"])
 def test_a_string_or_a_comment_is_no_key(text: str) -> None:
     words = ".".join(["w"] * 70)
     assert [*tomltext.table(text.format(words).encode(), "it")] == ["a"]

@@ -118,7 +118,7 @@ def test_a_model_that_does_not_keep_to_the_form_comes_to_an_end() -> None:
 
 def test_an_input_that_no_tool_takes_is_counted_all_the_same() -> None:
     deep: Any = []
-    for _ in range(100_000):
+    for _ in range(50_000):
         deep = [deep]
     budget = RunBudget(BudgetLimits())
     for _ in range(3):

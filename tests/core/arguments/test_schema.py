@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cortexfs.core.arguments.schema import unknown_required
+from tests.tables import each_of
 
 HOW: dict[str, Any] = {"properties": {"how": {}}}
 WRONG = HOW | {"required": ["hwo"]}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("schema", "names"),
     [
         ({}, []),

@@ -158,7 +158,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=[*ATTACKS])
+@each_of("attack", ATTACKS.values())
 def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
     # issue: "format characters (category Cf) and all of Default_Ignorable_Code_Point pass unescaped"
     (hidden,) = [each for each in attack if not each.isascii()]

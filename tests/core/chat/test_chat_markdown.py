@@ -54,7 +54,7 @@ def streamed(text: str, size: int, width: int = 60) -> str:
     return said + answer.end(width)
 
 
-@each_of("size", [1 if SOAK else 7, 1000])
+@each_of("size", [1 if SOAK else 13, 1000])
 def test_streamed_as_whole(size: int) -> None:
     assert streamed(TEXT, size) == rendered(TEXT, 60, PLAIN)
 

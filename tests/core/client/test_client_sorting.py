@@ -195,10 +195,9 @@ def test_an_approval_that_nobody_asked_for_is_refused() -> None:
     assert sent.fault is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     "garbage",
     [b"hello\n", b"[1]\n", b'{"type":"delta"}\n', b"\xff\xfe\n", b"x" * (1 << 20), b"[" * 5000 + b"\n"],
-    ids=["text", "list", "field missing", "binary", "no end", "deep"],
 )  # fmt: skip
 def test_garbage_ends_everything_with_eproto(garbage: bytes) -> None:
     sorter = Sorter("echo.sock")

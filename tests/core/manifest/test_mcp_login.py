@@ -13,6 +13,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import mcp_login, mcp_server
 from cortexfs.core.manifest.mcp_login import McpLogin
 from cortexfs.core.manifest.mcp_server import McpServer
+from tests.tables import each_of
 
 LOGIN = McpLogin(
     url="https://mcp.example.com/mcp",
@@ -58,13 +59,13 @@ def test_an_answer_has_a_token_and_perhaps_another_way_to_the_next() -> None:
         assert (said.refresh_token, said.expires) == ("again", 0)
 
 
-@pytest.mark.parametrize("said", [{}, {"access_token": ""}, {"access_token": 1}, {"access_token": "a\nb"}])
+@each_of("said", [{}, {"access_token": ""}, {"access_token": 1}, {"access_token": "a\nb"}])
 def test_an_answer_without_a_token_is_none(said: dict[str, Any]) -> None:
     with pytest.raises(Fault, match="has no token"):
         LOGIN.renewed(said, 0)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("url", "endpoint", "is_good"),
     [
         ("https://a.example", "https://b.example/token", True),

@@ -10,6 +10,7 @@ from cortexfs.core.arguments.parse import tool_input
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import own_script, script
 from cortexfs.core.manifest.script import MAX_HEADER, header_of, parsed
+from tests.tables import each_of
 
 GREET = """\
 # tool: Greet somebody.
@@ -36,7 +37,7 @@ def test_what_it_says_of_the_tool() -> None:
     assert said.schema["properties"] == {}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "property_"),
     [
         # abi.md 12.2, 12.3, 12.4
@@ -69,7 +70,7 @@ def test_effects_are_those_of_a_process_at_least() -> None:
     assert told("effect: run_process - on_risk") == [("run_process", "", "on_risk")]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "line",
     [
         # abi.md 12.6
@@ -105,7 +106,7 @@ def test_a_wrong_line_is_refused(line: str) -> None:
     assert refused.value.code == "EINVAL"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "code"),
     [
         # abi.md 12.6
@@ -125,7 +126,7 @@ def test_what_has_no_comment_is_refused(data: bytes, code: str) -> None:
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("typed", "words"),
     [
         # abi.md 12.7
@@ -151,14 +152,14 @@ def test_what_is_left_out_is_empty_or_not_there() -> None:
     assert listed.words({"a": ["1", "2"], "t": [3, 4]}) == ["--t", "3", "--t", "4", "1", "2"]
 
 
-@pytest.mark.parametrize("value", [{"who": "--loud"}, {"who": "a\0b"}])
+@each_of("value", [{"who": "--loud"}, {"who": "a\0b"}])
 def test_no_word_passes_for_a_flag(value: dict[str, Any]) -> None:
     # abi.md 12.7
     with pytest.raises(Fault, match=r"begins with|NUL"):
         parsed(GREET).words(value)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "relative\n# tool: x",

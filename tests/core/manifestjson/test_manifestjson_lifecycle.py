@@ -12,6 +12,7 @@ from cortexfs.core import hooks
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import fields, rules, settings
 from tests.core.manifest_json import EVERYTHING, manifest
+from tests.tables import each_of
 
 # abi.md 9.40: the name, and "Capability required"
 EXPORTS = """
@@ -114,7 +115,7 @@ def test_a_result_is_checked_as_the_reference_has_it() -> None:
             fields.tool_result(spoilt, "count")
 
 
-@pytest.mark.parametrize(("type_", "words"), [("string", ["a", "b"]), ("number", None), ("boolean", None)])
+@each_of(("type_", "words"), [("string", ["a", "b"]), ("number", None), ("boolean", None)])
 def test_words_of_the_manifest_are_for_texts_alone(type_: Any, words: Any) -> None:
     param = fields.ToolParam("unit", type_, "Of what")
     schema = fields.input_schema([param], {"unit": ("a", "b")})

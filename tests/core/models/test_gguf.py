@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
 from cortexfs.models.local import gguf, weights
+from tests.tables import each_of
 
 
 def text(value: str) -> bytes:
@@ -85,7 +86,7 @@ def test_the_carried_weights(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "said"),
     [
         (b"", "does not begin with GGUF"),

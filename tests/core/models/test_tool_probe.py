@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import pytest
-
 from cortexfs.models.exchange import tool_probe
 from cortexfs.models.providers.listing import BASIC, NATIVE, ListedModel
 from cortexfs.models.providers.provider import Provider
 from cortexfs.net.web import WebAnswer
+from tests.tables import each_of
 
 LOCAL = Provider("http://127.0.0.1:1/v1", "openai.chat")
 
@@ -46,7 +45,7 @@ def test_those_that_call_it_have_tools() -> None:
     assert caps == {"c": (*BASIC, NATIVE), "a": (*BASIC, NATIVE), "b": BASIC, "seer": (*BASIC, "vision")}
 
 
-@pytest.mark.parametrize(
+@each_of(
     "answer",
     [
         called("another"),
@@ -71,7 +70,7 @@ def test_a_failure_tells_nothing() -> None:
     assert tool_probe.able(LOCAL, "", [ListedModel("a")], post) == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("provider", "count"),
     [
         (LOCAL, tool_probe.MOST + 1),

@@ -10,6 +10,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.models.prices import Price, Prices
 from cortexfs.core.models.usage import UsageLimit, UsageLine, admit, decoded, following, summed
+from tests.tables import each_of
 
 PRICES = Prices("EUR", {"openai/*": Price(2.0, 8.0)})
 DAY = "2026-11-25"
@@ -94,7 +95,7 @@ def test_a_limit_in_money_admits_until_it_is_used_up() -> None:
     assert refusal(limit, line(DAY, "openai/gpt", 1, 19.5), line(DAY, "openai/gpt", 1, 0.5))
 
 
-@pytest.mark.parametrize("table", [{}, {"tokens": 1, "money": 1}, {"tokens": 0}, {"money": -1}, {"token": 1}])
+@each_of("table", [{}, {"tokens": 1, "money": 1}, {"tokens": 0}, {"money": -1}, {"token": 1}])
 def test_what_is_no_limit_is_refused(table: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(table, UsageLimit)

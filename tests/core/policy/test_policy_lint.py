@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from cortexfs.core.hostcalls import Effect
@@ -177,7 +176,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "world", "subject", "why"), CASES, ids=[case[0] for case in CASES])
+@each_of(("code", "world", "subject", "why"), CASES)
 def test_each_code_is_found_alone(code: str, world: LintInput, subject: str, why: str) -> None:
     (found,) = lint(world)
     assert (found.code, found.subject) == (code, subject)

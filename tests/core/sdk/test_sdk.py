@@ -90,7 +90,7 @@ def test_there_are_exactly_the_kinds_of_the_seed_in_its_order() -> None:
     assert [kind.value for kind in ToolEffectKind] == [row.word for row in KINDS]
 
 
-@pytest.mark.parametrize("row", KINDS, ids=lambda row: row.word)
+@each_of("row", KINDS)
 def test_an_effect_takes_its_defaults_from_its_kind(row: Kind) -> None:
     # abi.md 10.6
     effect = ToolEffect(ToolEffectKind(row.word))

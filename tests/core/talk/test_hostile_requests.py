@@ -17,7 +17,7 @@ from tests.tables import each_of
 
 LONG = b"1234567890123456789"  # as many digits as 64 bits may have, so the decoder looks at each number
 ROOM = MAX_LINE - 200
-COUNTED = ROOM // 16  # fewer values, as counting each step of Python takes time
+COUNTED = ROOM // 64  # fewer values, as counting each step of Python takes time
 
 
 def line(input: bytes) -> bytes:

@@ -177,8 +177,8 @@ SPECIAL = (
 WRITABLE = [control for control in controls.CONTROLS["agent"] if control.check]
 
 
-@pytest.mark.parametrize("control", WRITABLE, ids=lambda control: str(control.name))
-@pytest.mark.parametrize("special", SPECIAL, ids=range(len(SPECIAL)))
+@each_of("control", WRITABLE)
+@each_of("special", SPECIAL)
 def test_what_a_user_writes_is_a_value_or_refused(control: controls.Control, special: str) -> None:
     # design.md: "Errors are sentences": any text leads to a Fault and to no other exception
     for text in (special, f"{special}\n", f"a={special}\n", f"/{special}\t/{special}\tro\t-\n"):
