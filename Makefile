@@ -1,6 +1,6 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
-#   make fast   tests without mounts and hosts, in a minute
+#   make core   tests of values alone, in seconds      make fast   tests without mounts and hosts, in a minute
 #   make test   tests                     make test-plugins   those of plugins and of hosts
 #   make test-ask   what people do every day: providers, models, ask, chat, scripts, logs; README and tutorials
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
@@ -17,7 +17,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team test-confinement lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist test-debian
+.PHONY: up down core core-first core-second fast test test-plugins test-ask test-mcp test-web pictures test-team test-confinement lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist test-debian
 
 PYTHON ?=
 LANES ?= 3
@@ -162,6 +162,19 @@ lanes: .venv/.local test-packages build/web
 
 # Fork servers of their own make these slow.
 HOST_TESTS := tests/shell/pool $(wildcard tests/shell/run/test_exec*.py) tests/shell/models/test_answers.py
+
+# Lanes would each import and collect all files, which takes as long as a third of these tests. So two processes
+# take half of the files each.
+core: .venv/.built
+	@$(MAKE) -j2 --output-sync=target core-first core-second
+
+CORE := $(BIN)/python -m pytest -q -p no:cacheprovider
+
+core-first:
+	@$(CORE) tests/core/[a-m]*/
+
+core-second:
+	@$(CORE) tests/core/[n-z]*
 
 # The inner rings: values, and real processes and sockets, without a mount or hosts.
 fast: .venv/.local test-packages
