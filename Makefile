@@ -168,7 +168,8 @@ HOST_TESTS := tests/shell/pool $(wildcard tests/shell/run/test_exec*.py) tests/s
 core: .venv/.built
 	@$(MAKE) -j2 --output-sync=target core-first core-second
 
-CORE := $(BIN)/python -m pytest -q -p no:cacheprovider
+# Lanes are not used here, and both processes would import them.
+CORE := $(BIN)/python -m pytest -q -p no:cacheprovider --disable-plugin-autoload -p _hypothesis_pytestplugin
 
 core-first:
 	@$(CORE) tests/core/[a-m]*/
