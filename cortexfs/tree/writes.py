@@ -322,7 +322,8 @@ class TreeWrites:
             value = self._tree.value(*source)
             self._tree.check_temporary(folder, new)
             await self._remove(*source)
-            backup = self._tree.add_temporary(folder, new, self._tree.owner, 0o644, self._clock())
+            owner = self._tree.owner_of(source[0])
+            backup = self._tree.add_temporary(folder, new, owner, 0o644, self._clock())
             backup.data[:] = value
 
     async def _replace(self, source: Source, object_: Object, control: Control) -> None:

@@ -92,6 +92,7 @@ def test_editors_edit_controls(shared: Served, policy: Path, script: str) -> Non
         "echo 'deny everybody' > /tmp/$$; cp /tmp/$$ policy; code=$?; rm /tmp/$$; exit $code",
         "echo 'deny everybody' > /tmp/$$; rsync -a /tmp/$$ policy; code=$?; rm /tmp/$$; exit $code",
         "echo 'deny everybody' | tee policy > /dev/null",
+        "echo 'deny everybody' >> policy",
         "echo 'deny everybody' >> policy; truncate -s 7 policy",
         "vim.tiny -es -u NONE -c '%s/allow/deny/' -c wq policy; echo $? >&2; test $? = 0 && exit 1",
         "head -c 100000 /dev/zero > policy",

@@ -2,12 +2,13 @@
 
     Edit(value, ...)  ->  write, truncate  ->  pending() -> judged bytes or None  ->  put_back() if need be
 
-Rules (abi.md 3): each open has a buffer of its own, so a half-written value never counts. A write at offset 0
-of a truncated open that ends in a newline is judged at once, so that `echo bad > effort` fails in echo. A
-refusal there spoils the open, and so does a disk that cannot take the draft. `pending` judges the whole value
-again. An open that wrote nothing changes nothing. Temporary files live in memory, are private to their `.d/`,
-and belong to their maker. Their number and size are bounded, and a restart forgets them. A name that fits no
-row of PATTERNS is refused. So a typing error (`echo low > efort`) fails, instead of making a useless file.
+Rules (abi.md 3): each open has a buffer of its own, so a half-written value never counts. A write that ends
+in a newline is judged at once if it appends, or is at offset 0 of a truncated open. So `echo bad > effort`
+and `echo bad >> policy` fail in echo, as shells ignore what close(2) says. A refusal there spoils the open,
+and so does a disk that cannot take the draft. `pending` judges the whole value again. An open that wrote
+nothing changes nothing. Temporary files live in memory, are private to their `.d/`, and belong to their
+maker. Their number and size are bounded, and a restart forgets them. A name that fits no row of PATTERNS is
+refused. So a typing error (`echo low > efort`) fails, instead of making a useless file.
 This file must never know inodes, handles or disks.
 """
 
@@ -63,7 +64,8 @@ class Edit:
         """Write, and raise the fault of the value if it is judged at once."""
         # The kernel may know an older end than that of our buffer, so O_APPEND is handled here.
         start = len(self._data) if self._appending else offset
-        at_once = self._truncated and offset == 0 and patch.endswith(b"\n")
+        is_whole = self._appending or (self._truncated and offset == 0)
+        at_once = is_whole and patch.endswith(b"\n")
         self._change(lambda: patched(self._data, start, patch, MAX_VALUE), at_once)
         return len(patch)
 

@@ -222,10 +222,14 @@ class Tree:
             return Attributes(places.PRIVATE_MODE, *owner, 0, mtime, Keep.PASSING)
         return Attributes(places.FOLDER_MODE, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
+    def owner_of(self, object_: Object) -> tuple[int, int]:
+        """Returns the uid and gid of the object's files."""
+        return self.owner if object_.home is None else self.nodes.owner_of(object_.home)
+
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
         own = object_.home is not None
         keep = Keep.NOTHING if own else Keep.ALWAYS
-        uid, gid = self.nodes.owner_of(object_.home) if object_.home is not None else self.owner
+        uid, gid = self.owner_of(object_)
         registered = int(object_.registered * 1e9)
         base_mtime = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)

@@ -49,6 +49,15 @@ def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
     assert judge_.asked == [b"bad\n"]  # judged once, so that the log reports it once
 
 
+def test_echo_of_a_bad_line_to_the_end_fails_at_once() -> None:
+    # abi.md 3.10: a shell ignores the error of close(2)
+    edit = Edit(b"auto\n", Judge(), truncated=False, appending=True)
+    with pytest.raises(Fault, match="exactly one line"):
+        edit.write(0, b"bad\n")
+    with pytest.raises(Fault, match="exactly one line"):
+        edit.pending()
+
+
 @each_of(("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")])
 def test_everything_else_is_judged_at_flush(truncated: bool, offset: int, data: bytes) -> None:
     # abi.md 3.11
