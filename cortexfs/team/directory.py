@@ -11,7 +11,9 @@ This file must never know which machines are present.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -46,6 +48,7 @@ class Directory:
         self._places = places
         self._account = member.account
         self._machine = member.machine
+        self._seed = member.seed
         self._facts_changed = facts_changed
         self._changed = changed
         self._machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
@@ -104,6 +107,7 @@ class Directory:
             raise Fault("EPROTO", "its subject is not valid, or it is too long")
         machine, class_, name = words[2:]
         if machine == self._machine and delivery.data != self.own.get(subject):
+            self._recall(subject, delivery.data)
             self.disturbed()
             return
         if (class_, name) == FACTS:
@@ -130,6 +134,16 @@ class Directory:
         if self.objects.get(subject) != object_:
             self.objects[subject] = object_
             self._changed(object_)
+
+    def _recall(self, subject: str, said: bytes) -> None:
+        """Remember the time of an entry by an earlier link of this machine, perhaps by a wrong clock."""
+        with contextlib.suppress(Fault):
+            keys.opened(keys.Key.of_seed(self._seed).public_raw, subject, said)
+            self._stamps[subject] = max(keys.stamp_of(said), self._stamps.get(subject, 0))
+
+    def next_time(self, subject: str) -> float:
+        """Returns the time for this machine's next entry: others ignore an older one than they know."""
+        return max(time.time(), self._stamps.get(subject, 0) / 1000 + 0.002)
 
     def _learn(self, delivery: Delivery) -> None:
         """Take in the facts. Forget the machines that were removed, and their objects."""

@@ -81,7 +81,7 @@ class Exporting:
         await self._say(directory, subjects.entry(self._machine, *INCARNATION), self.incarnation)
 
     async def _say(self, directory: Directory, subject: str, data: bytes) -> None:
-        directory.own[subject] = keys.seal(self._client.key, subject, data)
+        directory.own[subject] = keys.seal(self._client.key, subject, data, directory.next_time(subject))
         await self._client.stored(subject, directory.own[subject])
 
     def _look(self) -> dict[str, RemoteObject]:

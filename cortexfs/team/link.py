@@ -121,6 +121,7 @@ class TeamLink:
         self.exporting = Exporting(root, self.mapping, client)
         key_of, incarnation = self.directory.key_of, self.exporting.incarnation
         self.incoming = Incoming(client, self.mapping, self.standins, prompt, key_of, incarnation)
+        self._problem = ""  # with the team's directory
         self._lines = self.outgoing.lines, self.incoming.lines
         self.presence.calls = lambda: len(self.incoming.lines)
         self.presence.is_stopped = partial(is_stopped, daemon)
@@ -210,9 +211,11 @@ class TeamLink:
                 await self.exporting.introduce(self.directory, self.member.token)
                 self.presence.beat()
                 self.daemon.tell(LinkState(""))
+                self._problem = ""
                 await self.exporting.run(self.directory, self.member.token)
             except Fault as fault:
-                log.warning("the directory of the team cannot be read yet: %s", fault.message)
+                self._problem = f"the directory of the team cannot be read yet: {fault.message}"
+                log.warning("%s", self._problem)
                 await trio.sleep(RETRY_SECONDS)
 
     async def _watch(self) -> None:
@@ -234,7 +237,9 @@ class TeamLink:
                 "exports": {
                     each.object: self.exporting.problems.get(each.object, "") for each in self._exports()
                 },
-                "problems": [text for path, text in self.exporting.problems.items() if path == "exports"],
+                "problems": [
+                    text for text in (self._problem, self.exporting.problems.get("exports")) if text
+                ],
             }
             if self.client.problem and not was_away:
                 self._away()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import trio.testing
 from cortexfs.cli.main import main
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
-from cortexfs.team import certificates, directory, joining, keys, subjects
+from cortexfs.team import certificates, directory, joining, keys, server, subjects
 from cortexfs.team import exporting as exporting_
 from cortexfs.team.directory import FACTS, INCARNATION, TOKEN, Directory
 from cortexfs.team.exporting import Exporting
@@ -26,8 +27,18 @@ from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import Export, Member, ServerRecord, TeamFacts, TeamPlaces, TeamSecrets, written
+from cortexfs.team.places import (
+    Export,
+    MachineRecord,
+    Member,
+    ServerRecord,
+    TeamFacts,
+    TeamPlaces,
+    TeamSecrets,
+    written,
+)
 from cortexfs.team.presence import QUIET_SECONDS, Presence
+from cortexfs.team.server import NatsSettings, TeamServer
 
 
 def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
@@ -294,3 +305,49 @@ def test_exports_are_listed_as_json(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == [
         {"object": "tool/make", "to": ["alice@laptop"], "as": "bob", "agents": ""}
     ]
+
+
+async def test_a_machine_whose_clock_was_ahead_is_believed_again() -> None:
+    # Its earlier link spoke by that clock; others know the time, and so does the stream.
+    account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
+    nowhere = TeamPlaces(Path("/nowhere"), Path("/nowhere"))
+    other, token_ = learning(nowhere, "laptop", account), machine_token(account, "box", key.public)
+    subject = subjects.entry("box", *INCARNATION)
+    early = entry("box", INCARNATION, keys.seal(key, subject, b"before", time.time() + 9e8))
+    other.hear(entry("box", TOKEN, token_.encode()))
+    other.hear(early)
+
+    class Stream(Told):
+        async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
+            other.hear(Delivery(subject, "1", "", "", {}, data))
+
+    client = Stream()
+    client.key = key
+    member = Member("team", "box", [], account.public, key.seed, token_, "")
+    known = Directory(nowhere, member, lambda said: None, lambda said: None)
+    known.hear(early)
+    exporting = Exporting("/nowhere", Mapping(nowhere), client)
+    await exporting.introduce(known, token_)
+    assert other.incarnation_of("box") == exporting.incarnation
+
+
+def test_a_machine_that_joined_by_a_clock_that_was_ahead_is_refused_once_removed(tmp_path: Path) -> None:
+    # abi.md 14.11: the servers refuse the tokens that were issued before the removal
+    places, joined = TeamPlaces(tmp_path, tmp_path), int(time.time()) + 9_000
+    places.write_member(Member("team", "box", [], "", "", "", ""))
+    places.machines.mkdir()
+    places.server.mkdir()
+    written(places.secrets, TeamSecrets("", "", "", "", ""))
+    written(places.machines / "lost", MachineRecord("", joined))
+    here = ["--state", str(tmp_path), "--config", str(tmp_path)]
+    assert main(["team", "leave", "--machine", "lost", *here]) == 0
+    assert places.read_machines()["lost"].removed > joined
+
+
+def test_a_server_that_starts_on_a_full_disk_has_room_once_there_is_some(tmp_path: Path) -> None:
+    # NATS would take three quarters of what is free when it starts, for as long as it runs.
+    places, disk = TeamPlaces(tmp_path, tmp_path), os.statvfs(tmp_path)
+    server.keep(places, NatsSettings("nats-server", "h:1", "a", "s", ["o", "a", "s"]), b"", b"", "")
+    TeamServer(places, "box").apply(TeamFacts([ServerRecord("box", ["h:1"], "h:2001", "ab")], [], True))
+    room = disk.f_blocks * disk.f_frsize * 3 // 4
+    assert f"max_file_store: {room}\n" in (places.server / "nats.conf").read_text()

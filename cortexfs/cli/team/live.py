@@ -93,6 +93,7 @@ def status(options: argparse.Namespace) -> int:
                 "servers": report.servers,
                 "is_cluster": report.is_cluster,
                 "problem": report.problem,
+                "problems": report.problems,
                 "machines": [{"machine": name, "live": is_live} for name, is_live in report.machines.items()],
                 "exports": rows,
             }

@@ -150,7 +150,8 @@ def _remove(places: TeamPlaces, member: Member, machine: str) -> int:
             name for name, other in records.items() if name != member.machine and not other.removed
         )
         raise Fault("ENOENT", f"there is no other machine {machine} in the team; there are {known or 'none'}")
-    written(places.machines / machine, replace(record, removed=int(time.time())))
+    # The servers refuse a token that was issued before this time: also one of a clock that was ahead.
+    written(places.machines / machine, replace(record, removed=max(int(time.time()), record.joined + 60)))
     output.say(
         f"removed {machine} from the team {member.team}; the daemon here tells its servers to refuse it"
     )
