@@ -172,8 +172,10 @@ class TeamLink:
         """Use the servers that are known now. This machine tries its own server first."""
         me = self.member.machine
         servers = sorted(facts.servers, key=lambda each: (each.machine != me, random.random()))
-        if facts.is_cluster:
-            self.client.servers = [address for each in servers for address in each.addresses]
+        told = [address for each in servers for address in each.addresses]
+        # A cluster's servers may be others than those by which this machine joined; an only server may move.
+        known = [] if facts.is_cluster else self.member.servers
+        self.client.servers = list(dict.fromkeys([*known, *told]))
         self.server.apply(facts)
 
     def _object_changed(self, change: messages.RemoteObject | messages.ObjectGone) -> None:

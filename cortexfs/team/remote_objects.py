@@ -186,11 +186,12 @@ class RemoteObjects:
         log.warning("%s", self.problem)
 
     async def _until_left(self, link: LinkProcess) -> None:
-        """End the link when the machine has left its team."""
-        while self._places.is_joined:
+        """End the link when the machine has left its team, or the team's server has moved."""
+        member = self._places.member.read_bytes()
+        while self._places.is_joined and self._places.member.read_bytes() == member:
             self._reload = trio.Event()
             await self._reload.wait()
-        self.problem = "this machine has left its team"
+        self.problem = "" if self._places.is_joined else "this machine has left its team"
         link.control.shutdown(socket.SHUT_RDWR)
 
     async def _print(self, printed: int) -> None:

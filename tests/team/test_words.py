@@ -351,3 +351,26 @@ def test_a_server_that_starts_on_a_full_disk_has_room_once_there_is_some(tmp_pat
     TeamServer(places, "box").apply(TeamFacts([ServerRecord("box", ["h:1"], "h:2001", "ab")], [], True))
     room = disk.f_blocks * disk.f_frsize * 3 // 4
     assert f"max_file_store: {room}\n" in (places.server / "nats.conf").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user's own daemon has no map")
+def test_an_export_that_nobody_can_use_or_that_replaces_another_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 14.4
+    places = TeamPlaces(tmp_path, tmp_path)
+    places.write_member(Member("team", "box", [], "", "", "", ""))
+
+    def said(*words: str) -> str:
+        line = ["team", "export", "tool/make", *words, "--root", str(tmp_path), "--state", str(tmp_path)]
+        assert main([*line, "--config", str(tmp_path)]) == 0
+        return capsys.readouterr().err
+
+    assert "names a user for alice@laptop, so the call is EACCES" in said("--to", "alice@laptop")
+    replaced = said("--to", "carol@laptop", "--as", "root")
+    assert "replaces the export of tool/make to alice@laptop; " in replaced
+    assert "EACCES" not in replaced
+    places.map.write_text("alice@laptop = root\n")
+    both = said("--to", "alice@laptop", "--to", "carol@laptop", "--to", "*@desk")
+    assert "names a user for carol@laptop, so" in both
+    assert both.count("\n") == 2, both

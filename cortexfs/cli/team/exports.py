@@ -43,6 +43,15 @@ def export(options: argparse.Namespace) -> int:
         return EXIT_OK
     addition = _export(path, options, member.machine)
     written(places.exports, [*others, addition])
+    for former in exports:
+        if former.object == path and not {*former.to} <= {*addition.to}:
+            output.say(
+                f"this replaces the export of {path} to {' '.join(former.to)}; one command names all users"
+            )
+    for who in _unmapped(addition, places):
+        output.say(
+            f"no line of {places.map} names a user for {who}, so the call is EACCES; write one, or --as"
+        )
     if link_status := live.link_status(places):
         for machine in {each.partition("@")[2] for each in addition.to} - {"*", *link_status.machines}:
             output.say(f"{machine} is no machine of the team yet; see: ctx team status")
@@ -68,6 +77,14 @@ def _export(path: str, options: argparse.Namespace, machine: str) -> Export:
         _check_user(options.as_user)
     to = [mapping.check_who(each) for each in options.to]
     return Export(path, to, options.as_user or "", _agent(options.agents, root))
+
+
+def _unmapped(export: Export, places: TeamPlaces) -> list[str]:
+    """Returns those of the callers as whom nothing would run here."""
+    if export.as_user or os.geteuid():
+        return []
+    map_ = mapping.Mapping(places)
+    return [each for each in export.to if not ("*" in each and map_.rows) and not map_.user(*each.split("@"))]
 
 
 def _agent(name: str | None, root: str) -> str:

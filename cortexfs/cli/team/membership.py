@@ -1,4 +1,5 @@
-"""`ctx team init`, `join` and `leave`: begin or end this machine's membership of a team.
+"""`ctx team init`, `join` and `leave`: begin or end this machine's membership of a team, or tell it of the
+server's other address.
 
 Rules: member.json is the last file that is written, and the first that is removed: a machine is a member
 entirely or not at all. A flag is required for a step that ends other machines' work.
@@ -21,7 +22,7 @@ from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.team import live
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.state import directories
+from cortexfs.state import directories, whole_files
 from cortexfs.team import certificates, joining, keys, messages, server
 from cortexfs.team.joining import Invitation, ServerWish, Wish
 from cortexfs.team.places import (
@@ -31,6 +32,7 @@ from cortexfs.team.places import (
     ServerRecord,
     TeamPlaces,
     TeamSecrets,
+    read,
     written,
 )
 from cortexfs.team.server import NatsSettings
@@ -44,6 +46,10 @@ def init(options: argparse.Namespace) -> int:
         if options.name not in (None, member.machine):
             raise Fault("EEXIST", f"this machine is {member.machine} in the team {member.team} already")
         account = keys.Key.of_seed(places.read_secrets().account)  # only where the team was begun
+        if options.address:
+            member = _move(places, member, options)
+            moved = f"{member.machine} is reached at {', '.join(member.servers)}"
+            output.say(f"{moved}; {reload.tell(options.root)}")
         invitation = _invitation(places, member.servers, account, is_server=options.server)
         title = f"a token of the team {member.team}"
     else:
@@ -57,15 +63,34 @@ def init(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _addresses(options: argparse.Namespace) -> list[str]:
+def _move(places: TeamPlaces, member: Member, options: argparse.Namespace) -> Member:
+    """Give the server here other addresses, and a certificate that also names its former ones."""
+    secrets, record = places.read_secrets(), places.read_machines()[member.machine]
+    engine = read(places.engine, NatsSettings, "the file of a team's server")
+    assert engine is not None  # as the team was begun here
+    assert record.server is not None
+    addresses = _addresses(options, engine.listen)
+    hosts = [each.rpartition(":")[0].strip("[]") for each in dict.fromkeys((*addresses, *member.servers))]
+    ca = certificates.Pem(secrets.authority.encode(), secrets.authority_key.encode())
+    public = certificates.public_of((places.server / "server.key").read_bytes())
+    certificate = certificates.of_server(ca, member.machine, [*hosts, *joining.LOCAL], public)
+    whole_files.replace(places.server / "server.pem", [certificate], 0o600)
+    moved = replace(record.server, addresses=addresses, route=server.route(addresses[0]))
+    written(places.machines / member.machine, replace(record, server=moved))
+    member = replace(member, servers=addresses)
+    places.write_member(member)
+    return member
+
+
+def _addresses(options: argparse.Namespace, listen: str) -> list[str]:
     """Returns the addresses of a server here, HOST:PORT."""
-    port = joining.check_address(options.listen).rpartition(":")[2]
+    port = joining.check_address(listen).rpartition(":")[2]
     hosts = options.address or [socket.gethostname()]
     return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in hosts]
 
 
 def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
-    machine, servers = messages.check_machine(options.name or _host()), _addresses(options)
+    machine, servers = messages.check_machine(options.name or _host()), _addresses(options, options.listen)
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", options.team):
         raise Fault("EINVAL", "a team's name has 1 to 64 letters, digits and . _ -")
     program = server.program()
@@ -102,15 +127,21 @@ def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, *, is
 def join(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
-    if places.is_joined:
-        raise Fault(
-            "EEXIST", f"this machine is in the team {places.read_member().team} already; see: ctx team leave"
-        )
     invitation = Invitation.read(sys.stdin.readline() if options.token == "-" else options.token)
+    if places.is_joined:
+        member = places.read_member()
+        if member.account != invitation.account or places.engine.exists():
+            raise Fault("EEXIST", f"this machine is in the team {member.team} already; see: ctx team leave")
+        places.write_member(replace(member, servers=invitation.servers))
+        where_now = f"{member.machine} looks for the team {member.team} at {', '.join(invitation.servers)}"
+        output.say(f"{where_now}; {reload.tell(options.root)}")
+        return EXIT_OK
     wish = Wish(messages.check_machine(options.name or _host()))
     if options.server:
         program, own = server.program(), certificates.new_key()
-        wish = replace(wish, server=ServerWish(_addresses(options), certificates.public_of(own)))
+        wish = replace(
+            wish, server=ServerWish(_addresses(options, options.listen), certificates.public_of(own))
+        )
     directories.create(where)
     accepted = partial(joining.accept, invitation, wish)
     member, answer = trio.run(accepted, strict_exception_groups=True)
