@@ -178,6 +178,14 @@ def _tools(current: str, root: str | None) -> list[str]:
     return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
 
 
+def _exportable(current: str, root: str | None) -> list[str]:
+    """Returns whole names, without aliases, and without objects of homes and of other machines."""
+    point = _live(root)
+    paths = [path for class_ in CLASSES for path in objects.paths_of(point, class_) if not os.path.islink(path)]
+    names = [objects.short(point, path) for path in paths]
+    return [name for name in names if "+" not in name and not name.startswith("home/")]
+
+
 def _added(current: str, root: str | None) -> list[str]:
     from cortexfs.cli.tool.tool import added
 
@@ -224,6 +232,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "AGENT": _agents,
     "TOOL": _tools,
     "ADDED": _added,
+    "exported": _exportable,
     "CALLER": _callers,
     "COMMAND": _commands,
 }

@@ -25,7 +25,7 @@ from cortexfs.team.places import Export, TeamPlaces, written
 def export(options: argparse.Namespace) -> int:
     places = TeamPlaces(*places_of(options))
     member, exports = places.read_member(), places.read_exports()
-    if options.object is None:
+    if options.exported is None:
         if options.to or options.as_user or options.agents or options.stop:
             raise Fault("EINVAL", "say which OBJECT, such as tool/make; see: ctx team export --help")
         heads = ("object", "to", "as", "agents")
@@ -33,7 +33,7 @@ def export(options: argparse.Namespace) -> int:
             (entry.object, " ".join(entry.to), entry.as_user or "-", entry.agents or "-") for entry in exports
         )
         return output.print_rows(options.json, [entry.as_json for entry in exports], heads, rows)
-    path = options.object.strip("/")
+    path = options.exported.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:
         if len(others) == len(exports):

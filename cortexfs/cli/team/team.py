@@ -53,7 +53,7 @@ COMMANDS = {
                 "team.exports.export",
                 (
                     arg(
-                        "object",
+                        "exported",
                         "OBJECT",
                         "a tool, model or agent, as tool/make (default: list all)",
                         nargs="?",

@@ -195,6 +195,8 @@ def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentenc
         ("ctx run op", ["openai/gpt-5"]),
         ("ctx run --r", ["--root"]),
         ("ctx ls to", ["tool"]),
+        ("ctx team export tool/fs.r", ["tool/fs.read"]),
+        ("ctx team export model/o", ["model/openai/gpt-5"]),
         ("ctx completion ", ["bash", "zsh", "fish"]),
         ("ctx plugin u", ["uninstall", "ui"]),
         ("ctx plugin list --j", ["--json"]),
