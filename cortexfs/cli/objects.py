@@ -7,6 +7,8 @@ makes sure that the mount answers (mounts.status_text), as these reads may block
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -231,3 +233,14 @@ def control(path: str, name: str) -> str:
             return file.read()
     except FileNotFoundError:
         return ""
+
+
+def refusals(root: str) -> list[str]:
+    """Returns why controls in the user's home refused their last values. The daemon's log may be root's."""
+    found = []
+    for place in ("agent/*.d/*", "tool/*.d/*", "model/*/*.d/*"):
+        for path in sorted(glob.glob(f"{root}/home/{os.getuid()}/{place}")):
+            with contextlib.suppress(OSError):
+                reason = os.getxattr(path, "user.cortexfs.refusal").decode(errors="replace")
+                found.append(f"{os.path.relpath(path, root)} stays as it is: {reason}")
+    return found

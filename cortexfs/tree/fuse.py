@@ -387,9 +387,8 @@ class Filesystem(pyfuse3.Operations):
     def _xattrs(self, inode: int) -> dict[bytes, bytes]:
         if inode & BIT:
             return {}
-        return metadata.xattrs(
-            inode, self._entries.attributes(inode), self.tree.owner_object(inode), self.tree.name(inode)
-        )
+        found = self._entries.attributes(inode), self.tree.owner_object(inode), self.tree.name(inode)
+        return metadata.xattrs(inode, *found, self.tree.refusal(inode))
 
     @guarded
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:

@@ -97,7 +97,8 @@ class TreeWrites:
     # Controls.
 
     def judge(self, object_: Object, control: Control, data: bytes) -> bytes:
-        place = f"{object_.path}.d/{control.name}"
+        place, refusals = f"{object_.path}.d/{control.name}", self._tree.values.refusals
+        refusals.pop((object_.key, control.name), None)
         try:
             if (object_.class_, control.name) == ("agent", "tools"):
                 known = self._tree.registry
@@ -112,6 +113,8 @@ class TreeWrites:
             return value
         except Fault as fault:
             log.warning("%s stays as it is: %s", place, fault.message)
+            if object_.home is not None:  # its user cannot read this log
+                refusals[object_.key, control.name] = fault.message
             raise
 
     def _check_share(self, object_: Object, control: Control, value: bytes) -> None:

@@ -110,7 +110,11 @@ def test_by_hand(ctx: Ctx) -> None:
     assert sh(ctx, f"sed -i s,main,debug/echo, {HOME}/hand.d/policy; cat {HOME}/hand.d/policy") == (0, edited)
     kept = f"cd {HOME}/hand.d; mv policy policy~; stat -c %u policy~; echo x >policy~; mv policy~ policy"
     assert sh(ctx, kept)[1].startswith(f"{NOBODY}\nmv: "), "a backup belongs to its maker (abi.md 3.15)"
-    assert sh(ctx, f"echo {edited} >{HOME}/hand.d/policy; rm {HOME}/hand.d/policy~")[0] == 0
+    refused = f"cd {HOME}/hand.d; rm policy~; echo {edited.strip()} >policy && echo x >policy"
+    assert sh(ctx, refused)[0] != 0
+    assert "hand.d/policy stays as it is: line 1: 'x' is not of" in as_user(ctx, "doctor")[1]  # abi.md 3.20
+    assert sh(ctx, f"echo {edited.strip()} >{HOME}/hand.d/policy")[0] == 0
+    assert "none was refused (in your home)" in as_user(ctx, "doctor")[1]
     assert sh(ctx, f"{HOME}/hand hello")[0] == 0
     status, out = sh(
         ctx, f"stat -c '%a %u %F' {HOME}/hand {HOME}/hand.d {HOME}/hand.sock {HOME}/hand.d/model"

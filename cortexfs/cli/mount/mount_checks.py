@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cortexfs.cli import mounts
+from cortexfs.cli import mounts, objects
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.mount.finding import FAIL, Finding, Subject, fail, ok, warn
 from cortexfs.core.arguments.schema import unknown_required
@@ -91,7 +91,8 @@ def refused_controls(subject: Subject) -> Finding:
     try:
         lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
     except (OSError, Fault):
-        return ok("no log of a daemon to look into")
+        lines = [] if _silent(subject) else objects.refusals(subject.root)
+        return ok(f"{'; '.join(map(one_line, lines)) or 'none was refused'} (in your home)")
     if not (found := [line for line in lines if REFUSED in line]):
         return ok("none was refused")
     when, _, message = found[-1].partition(",")

@@ -181,7 +181,9 @@ def _tools(current: str, root: str | None) -> list[str]:
 def _exportable(current: str, root: str | None) -> list[str]:
     """Returns whole names, without aliases, and without objects of homes and of other machines."""
     point = _live(root)
-    paths = [path for class_ in CLASSES for path in objects.paths_of(point, class_) if not os.path.islink(path)]
+    paths = [
+        path for class_ in CLASSES for path in objects.paths_of(point, class_) if not os.path.islink(path)
+    ]
     names = [objects.short(point, path) for path in paths]
     return [name for name in names if "+" not in name and not name.startswith("home/")]
 

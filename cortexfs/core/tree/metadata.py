@@ -65,7 +65,9 @@ _KINDS = {
 }
 
 
-def xattrs(inode: int, attributes: Attributes, object_: Object | None, name: str) -> dict[bytes, bytes]:
+def xattrs(
+    inode: int, attributes: Attributes, object_: Object | None, name: str, refusal: str = ""
+) -> dict[bytes, bytes]:
     """Returns the extended attributes of an inode. `object_` is its object, `name` the end of its path."""
     kind, at = _KINDS.get(stat.S_IFMT(attributes.mode)), slot(inode)
     if kind is None:
@@ -77,7 +79,7 @@ def xattrs(inode: int, attributes: Attributes, object_: Object | None, name: str
             values |= {"kind": object_.class_ if at == EXECUTABLE else kind}
             values |= {"origin": object_.origin, "status": object_.status}
         elif at >= CONTROL:
-            values |= {"kind": "control", "name": name}
+            values |= {"kind": "control", "name": name} | ({"refusal": refusal} if refusal else {})
     if stat.S_ISREG(attributes.mode):
         values["token_estimate"] = str(-(-attributes.size // BYTES_PER_TOKEN))
     return {PREFIX + key.encode(): value.encode() for key, value in values.items()}

@@ -99,6 +99,11 @@ class Tree:
         control = places.control_at(object_.class_, inode) if object_ else None
         return (object_, control) if object_ and control else None
 
+    def refusal(self, inode: int) -> str:
+        """Returns the reason why the last value of a control in a home was refused, or an empty text."""
+        found = self.control_at(inode)
+        return self.values.refusals.get((found[0].key, found[1].name), "") if found else ""
+
     def temporary_at(self, inode: int) -> Temporary | None:
         node = self.nodes.find(inode)
         return node if isinstance(node, Temporary) else None

@@ -29,6 +29,7 @@ class Values:
         self._incarnations: dict[tuple[Key, str], int] = {}
         self._first: dict[Key, int] = {}  # the first incarnation for objects that users make and remove
         self._beginnings = itertools.count(1)
+        self.refusals: dict[tuple[Key, str], str] = {}  # why the last value was refused, in homes
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
         self.of[key] = dict(written)
@@ -75,6 +76,7 @@ class Values:
         self.of.pop(key, None)
         first = self._first.pop(key, 0)
         for name in names:
+            self.refusals.pop((key, name), None)
             if first:
                 self._incarnations.pop((key, name), None)
             else:
