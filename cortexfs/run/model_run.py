@@ -33,32 +33,35 @@ LARGE = 64 << 10
 HOLD = 1 << 20  # the memory for standard input is counted in steps of this size
 
 UNASKED = "this call needs an approval or an answer, and a single call cannot ask; use ctx chat, or the .sock"
+_DENIAL = Verdict("deny", None, UNASKED)
 
 
 class ModelRun(RunnerSide):
-    """A run between one runner and one driver."""
+    """A run between one runner and one driver, which sees it as its turn (models/ask/driver.py)."""
 
     def __init__(
         self, stream: socket.socket, voice: Voice, run: ObjectRun, output_bytes: int, user: Who
     ) -> None:
         super().__init__(stream, voice, run)
-        self._user = user
+        self.input: Input = ""
+        self.who = user
+        self.uid = user.identity.uid
+        self.session_memory: dict[str, object] = {}
         self._output_bytes = output_bytes
         self._scope = trio.CancelScope()
         self._saying = trio.Lock()
         self._has_deltas = False  # whether deltas were sent since the last message
 
     async def work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
-        input_ = await self._prompt(arguments, guest)
+        self.input = await self._prompt(arguments, guest)
         if self._is_left:
             return
-        turn = _Turn(self, input_, self._user)
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._watch)
                 nursery.start_soon(self._show_waiting)
-                self.fault = await answered(driver, turn)
+                self.fault = await answered(driver, self)
                 self._done = True
                 self._scope.cancel()
         except BaseExceptionGroup:  # Trio wraps a cancellation, too
@@ -99,7 +102,12 @@ class ModelRun(RunnerSide):
         self._is_left = True
         self._scope.cancel()
 
-    async def say(self, frames: Sequence[Frame]) -> None:
+    # -- called by the driver
+
+    async def history(self, room: int) -> list[Message]:
+        return []
+
+    async def say(self, *frames: Frame) -> None:
         """Pass on the driver's frames. If the caller has left, the driver is cancelled."""
         parts = []
         for frame in frames:
@@ -121,6 +129,17 @@ class ModelRun(RunnerSide):
             self._scope.cancel()
         await trio.lowlevel.checkpoint()
 
+    async def settled(self) -> None:
+        """Do nothing: a single call is kept nowhere."""
+
+    async def ask(self, approval: Approval) -> Verdict:
+        await self.say(approval, decided(approval, _DENIAL))
+        return _DENIAL
+
+    async def question(self, question: Question) -> Verdict:
+        await self.say(question, answer_told(question, _DENIAL))
+        return _DENIAL
+
     def _count(self, frame: Frame) -> None:
         """Count the bytes of output as a terminal shows them."""
         if isinstance(frame, Delta):
@@ -134,36 +153,6 @@ class ModelRun(RunnerSide):
                 self._run.bytes_out += sum(len(part.text.encode()) for part in frame.content)
         if self._run.bytes_out > self._output_bytes:
             raise Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
-
-
-class _Turn:
-    """The run as its driver sees it (models/ask/driver.py)."""
-
-    def __init__(self, answer: ModelRun, input_: Input, user: Who) -> None:
-        self.input = input_
-        self.who = user
-        self.uid = user.identity.uid
-        self.session_memory: dict[str, object] = {}
-        self._answer = answer
-
-    async def history(self, room: int) -> list[Message]:
-        return []
-
-    async def say(self, *frames: Frame) -> None:
-        await self._answer.say(frames)
-
-    async def settled(self) -> None:
-        """Do nothing: a single call is kept nowhere."""
-
-    async def ask(self, approval: Approval) -> Verdict:
-        verdict = Verdict("deny", None, UNASKED)
-        await self.say(approval, decided(approval, verdict))
-        return verdict
-
-    async def question(self, question: Question) -> Verdict:
-        verdict = Verdict("deny", None, UNASKED)
-        await self.say(question, answer_told(question, verdict))
-        return verdict
 
 
 def _size(frame: Frame) -> int:
