@@ -35,21 +35,16 @@ class AllowedTools:
         registry = self._registry()
         if patterns and not identity.label and identity.script is None:
             identity = replace(identity, script=patterns_of(patterns))
-        if identity.label:
-            return await self._of_agent(registry, identity)
-        if identity.script is not None:
-            tools = (*_tools(registry, None), *_tools(registry, identity.uid))
+        if not identity.label and identity.script is None:
+            if self._lines_of_all is None or self._lines_of_all[0] is not registry:
+                self._lines_of_all = registry, await _lines(_tools(registry, None))
+            return self._lines_of_all[1] + await _lines(_tools(registry, identity.uid))
+        tools = (*_tools(registry, None), *_tools(registry, identity.uid))
+        if not identity.label:
             return await _lines(tools, partial(is_allowed, identity))
-        if self._lines_of_all is None or self._lines_of_all[0] is not registry:
-            self._lines_of_all = registry, await _lines(_tools(registry, None))
-        return self._lines_of_all[1] + await _lines(_tools(registry, identity.uid))
-
-    async def _of_agent(self, registry: Registry, identity: Identity) -> bytes:
         if not is_agents(identity.label):
             return b""
-        powers = Powers(self._world, identity.label, identity.uid)
-        every = (*_tools(registry, None), *_tools(registry, identity.uid))
-        return await _lines(powers.runnable(every, identity))
+        return await _lines(Powers(self._world, identity.label, identity.uid).runnable(tools, identity))
 
 
 async def _lines(tools: Iterable[Object], is_told: Callable[[Object], bool] = lambda tool: True) -> bytes:
