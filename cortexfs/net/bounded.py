@@ -58,25 +58,17 @@ def bound(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
     as they are."""
     hooks = client.event_hooks
     client.event_hooks = {
-        "request": [*hooks["request"], StreamTurns().wait, _ask_plain],
-        "response": [*hooks["response"], _count],
+        "request": [*hooks["request"], StreamTurns().wait, ask_plain],
+        "response": [*hooks["response"], count],
     }
     return client
 
 
-async def _ask_plain(request: httpx2.Request) -> None:
-    ask_plain(request)
-
-
-async def _count(response: httpx2.Response) -> None:
-    count(response)
-
-
-def ask_plain(request: httpx2.Request) -> None:
+async def ask_plain(request: httpx2.Request) -> None:
     request.headers["Accept-Encoding"] = "identity"
 
 
-def count(response: httpx2.Response) -> None:
+async def count(response: httpx2.Response) -> None:
     """Count the answer as it is read, unless it is a stream of events."""
     response.headers.pop("Content-Encoding", None)
     if response.headers.get("content-type", "").partition(";")[0].strip() != _STREAM:

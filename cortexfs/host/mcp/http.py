@@ -69,11 +69,11 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await self._turns.wait(request)
-        bounded.ask_plain(request)
+        await bounded.ask_plain(request)
         if token := self._bearer():
             request.headers["Authorization"] = f"Bearer {token}"
         response = await super().handle_async_request(request)
         self._judge.refused = response.status_code if response.status_code in REFUSALS else 0
         self._judge.challenge = response.headers.get("www-authenticate", "")[:MAX_CHALLENGE]
-        bounded.count(response)
+        await bounded.count(response)
         return response
