@@ -40,7 +40,6 @@ from cortexfs.models.own_providers import CLASS as OWN
 from cortexfs.peers.prompt import in_task
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.plugins.described import COMMAND_CLASS
-from cortexfs.plugins.texts import PluginText
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state import believed
 from cortexfs.state.directories import kept_of, place_of
@@ -60,6 +59,9 @@ class AgentWorld:
         config = daemon.config
         self._daemon = daemon
         self.root = str(daemon.root)
+        self.control = daemon.fs.control
+        self.skill = daemon.texts.skill
+        self.home = partial(starts.home, daemon.starter)
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         agent = config.agent
         self.limits = BudgetLimits(agent.steps, agent.tokens, agent.secs, agent.repeats)
@@ -84,9 +86,6 @@ class AgentWorld:
 
     async def ended(self, token: str) -> None:
         await self._daemon.pool.ended(lambda identity: identity.call == token)
-
-    async def home(self, uid: int) -> str:
-        return await starts.home(self._daemon.starter, uid)
 
     @property
     def settings(self) -> RiskSettings:
@@ -118,12 +117,6 @@ class AgentWorld:
             except Fault as fault:  # the paths that it can write are unknown, so all are held
                 log.warning("scripts of uid %d are held: %s", identity.uid, fault.message)
                 await self._daemon.fs.hold(identity.uid, lambda path: True, identity.label)
-
-    def skill(self, name: str) -> PluginText | None:
-        return self._daemon.texts.skill(name)
-
-    def control(self, object_: Object, name: str) -> str:
-        return self._daemon.fs.control(object_, name)
 
     def model(self, name: str, home: int | None) -> Object:
         target = self._target(name)
