@@ -189,15 +189,12 @@ class Exec:
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
-            caller = await look.caller()
-            try:
+            with await look.caller() as caller:
                 if under:
                     identity = await self._tree.under(object_, caller.identity, under)
                     caller = caller._replace(identity=identity)
                 umask = greeting.umask
                 await self._run(_Call(object_, caller, guest, stream, voice, arguments, umask, environ))
-            finally:
-                caller.close()
         except Fault as fault:
             voice = voice or JsonlVoice("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
