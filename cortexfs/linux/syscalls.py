@@ -41,8 +41,6 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
-CAP_SYS_ADMIN = 21
-
 CLONE_FS, CLONE_FILES = 0x200, 0x400  # unshare(2)
 
 # capset(2): header of version and pid (0: self), then low and high words of each set in turn.

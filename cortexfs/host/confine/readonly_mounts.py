@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import is_below
-from cortexfs.linux import syscalls
+from cortexfs.linux import capabilities, syscalls
 from cortexfs.state.no_links import held
 
 
@@ -30,7 +30,7 @@ def enter() -> None:
     """Take a mount namespace of this process's own, to which nothing propagates. Raises OSError if the system
     allows none, and Fault EACCES if the namespace cannot be set up."""
     mounts = syscalls.NAMESPACES["mnt"]
-    if syscalls.permitted() >> syscalls.CAP_SYS_ADMIN & 1:
+    if syscalls.permitted() >> capabilities.SYS_ADMIN & 1:
         syscalls.unshare(mounts)
     else:
         uid, gid = os.geteuid(), os.getegid()
