@@ -86,18 +86,13 @@ static bool allowed(const char *variable)
     return false;
 }
 
-static bool any(const char *string)
-{
-    (void)string;
-    return true;
-}
-
-/* Returns the number of strings that `pass`, and adds up their bytes. Sends them, too, if `aloud`. */
-static uint32_t strings(char **each, bool (*pass)(const char *), bool aloud, size_t *bytes)
+/* Returns the number of strings, or of those that are allowed if they are `chosen`, and adds up their bytes.
+ * Sends them, too, if `aloud`. */
+static uint32_t strings(char **each, bool chosen, bool aloud, size_t *bytes)
 {
     uint32_t count = 0;
     for (; *each; each++) {
-        if (!pass(*each))
+        if (chosen && !allowed(*each))
             continue;
         size_t size = strlen(*each) + 1;
         *bytes += size;
@@ -128,8 +123,8 @@ static unsigned terminals(void)
 void greet(int daemon, ino_t inode, char **arguments)
 {
     size_t size = 0;
-    uint32_t argc = strings(arguments, any, false, &size);
-    uint32_t envc = strings(environ, allowed, false, &size);
+    uint32_t argc = strings(arguments, false, false, &size);
+    uint32_t envc = strings(environ, true, false, &size);
     out.daemon = daemon;
     put(MAGIC, 4);
     put_number(PROTOCOL, 4);
@@ -139,8 +134,8 @@ void greet(int daemon, ino_t inode, char **arguments)
     put_number(argc, 4);
     put_number(envc, 4);
     put_number(size, 4);
-    strings(arguments, any, true, &size);
-    strings(environ, allowed, true, &size);
+    strings(arguments, false, true, &size);
+    strings(environ, true, true, &size);
     while (out.end)
         push(0);
 }

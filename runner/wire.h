@@ -13,8 +13,7 @@
 #define HEADER_SIZE 5
 #define MAX_MESSAGE (1 << 20)
 
-/* magic, protocol u32, inode u64, then u32 each: flags, umask, argc, envc, bytes of strings */
-#define HELLO_SIZE 36
+/* the greeting: magic, protocol u32, inode u64, then u32 each: flags, umask, argc, envc, bytes of strings */
 enum { TTY_STDIN = 1, TTY_STDOUT = 2, TTY_STDERR = 4, PIPE_STDIN = 8 };
 
 enum {
