@@ -328,9 +328,5 @@ def _address(place: LogPlace) -> Address:
 
 def _same_lines(here: bytes, other: bytes) -> int:
     """Returns up to which byte both have the same lines."""
-    same = 0
-    for first, second in zip(here.splitlines(keepends=True), other.splitlines(keepends=True), strict=False):
-        if first != second:
-            break
-        same += len(first)
-    return same
+    pairs = zip(here.splitlines(keepends=True), other.splitlines(keepends=True), strict=False)
+    return sum(len(line) for line, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
