@@ -144,24 +144,6 @@ def create(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
-def write(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all data at `offset`, which is the file's end. On failure the file ends there again."""
-    try:
-        _write_all(descriptor, data, offset)
-    except OSError:
-        # A full disk can still shorten a file. If even that fails, the next write begins by shortening.
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, offset)
-        raise
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
-
-
 def shorten(descriptor: int, size: int) -> None:
     """Cut off the bytes behind `size`, if there are any."""
     if os.fstat(descriptor).st_size > size:
@@ -192,7 +174,7 @@ def rewrite(descriptor: int, start: int, end: int) -> None:
     succeeds without having written them.
     """
     for offset in range(start, end, PIECE):
-        _write_all(descriptor, os.pread(descriptor, min(PIECE, end - offset), offset), offset)
+        whole_files.write_at(descriptor, os.pread(descriptor, min(PIECE, end - offset), offset), offset)
 
 
 def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:

@@ -27,6 +27,7 @@ from cortexfs.sessions.file_log import FileLog, LogDisk, fault_of
 from cortexfs.sessions.layout import Address, Marks
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.log_facts import Scan
+from cortexfs.state import whole_files
 
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that a syncer takes at a turn: a `done` waits for its neighbours
@@ -210,8 +211,8 @@ class Commit:
                 if log.ragged:
                     disk.shorten(descriptor, job.size)
                     log.ragged = False
-                disk.write(descriptor, job.data, job.size)
-            except OSError:
+                whole_files.append(descriptor, job.data, job.size)
+            except OSError:  # if even shortening has failed, the next write begins with that
                 log.ragged = True
                 raise
 

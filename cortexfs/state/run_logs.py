@@ -91,9 +91,7 @@ class Logs:
             if not size and which.uid is not None:
                 self._grown.add(which.uid)
             if not size or size + len(data) <= self._limit:
-                if file.write(data) != len(data):  # the disk took only a part; half a line is useless
-                    file.truncate(size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                whole_files.append(file.fileno(), data, size)  # half a line is useless
                 return
         os.replace(path, _older(path))
         self._write(which, data)

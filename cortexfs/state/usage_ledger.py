@@ -12,7 +12,6 @@ This file must never know limits or calls.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable
 from datetime import date, timedelta
@@ -98,10 +97,7 @@ class UsageLedger:
         path = self._path(uid)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0, opener=whole_files.private) as file:
-            size, data = file.tell(), _encoded(lines)
-            if file.write(data) != len(data):  # the disk took only a part; half a line is useless
-                file.truncate(size)
-                raise OSError(28, os.strerror(28))
+            whole_files.append(file.fileno(), _encoded(lines), file.tell())  # half a line is useless
         self._lines[uid] += len(lines)
         if self._lines[uid] > MANY:
             self._load(uid)

@@ -1,6 +1,6 @@
 """Files that exist as a whole or not at all, whenever the process or the machine stops.
 
-Main path: `replace` replaces a file, `create` makes a file whose name is free.
+Main path: `replace` replaces a file, `create` makes a file whose name is free, `append` appends to a file.
 
 Rules: content goes into a draft in the same folder and to the disk, the draft takes the name, and then the
 folder goes to the disk too. A draft is a new file, so that no link is followed and no older mode counts. A
@@ -77,6 +77,23 @@ def write(
             believed.set_mode(file.fileno(), mode)
         if durable:
             os.fsync(file.fileno())
+
+
+def append(descriptor: int, data: bytes, end: int) -> None:
+    """Write all data at `end`, which is the file's end. On failure the file ends there again."""
+    try:
+        write_at(descriptor, data, end)
+    except OSError:
+        with contextlib.suppress(OSError):  # a full disk can still shorten a file
+            os.ftruncate(descriptor, end)
+        raise
+
+
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
 
 
 def private(path: str, flags: int) -> int:
