@@ -285,22 +285,16 @@ class Daemon:
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
             services.start_soon(self._until, readers.serve)  # it returns when the mount is unmounted
-            services.start_soon(self._begin)
-            services.start_soon(self.pool.run)
-            services.start_soon(self.logs.run)
-            services.start_soon(self._sweep)
-            services.start_soon(self.manager.keep_telling)
+            for task in (self._begin, self.pool.run, self.logs.run, self._sweep, self.manager.keep_telling):
+                services.start_soon(task)
             await services.start(signals.hear, self._stop.set, self.reload.again)
             # `umount -l` by hand ends the daemon too; else the bound socket would keep a hidden mount alive.
             services.start_soon(self._until, mount_table.wait_until_gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
             self.as_user.calls = services
-            await services.start(self.sessions.run)
-            await services.start(self.conversations.run)
-            await services.start(self.sockets.run)
-            await services.start(self.watch.run)
-            await services.start(self.logins.run)
+            for part in (self.sessions, self.conversations, self.sockets, self.watch, self.logins):
+                await services.start(part.run)
             services.start_soon(terms.retain, self.sessions, self.config)
             await self.reload.begin()
             services.start_soon(self.reload.check_agents)
@@ -381,5 +375,4 @@ class Daemon:
 
 
 def _report(address: Address, remark: str) -> None:
-    """Logs a remark on a session's log."""
     log.warning("session %s: %s", "/".join(address.parts), remark)
