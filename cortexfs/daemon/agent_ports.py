@@ -53,7 +53,7 @@ MAX_LINKS = 8  # an alias of an alias, and so on
 
 
 class AgentWorld:
-    """The daemon as agents see it."""
+    """The daemon as agents see it. Most of the attributes are ports themselves."""
 
     def __init__(self, daemon: Daemon) -> None:
         config = daemon.config
@@ -189,16 +189,14 @@ class AgentWorld:
         try:
             await self.hold(identity)
             if tool.home is not None and identity.view is not None:
-                identity = replace(identity, view=opened(identity.view, self._script(tool), "rx"))
+                script = own_script.read(self.control(tool, own_script.CONTROL)).path
+                identity = replace(identity, view=opened(identity.view, script, "rx"))
             outcome = await self._daemon.tools.call(tool, identity, replace(request, run=run.id), say, ask)
             fault = outcome.fault
             run.bytes_in, run.bytes_out = len(request.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
             self._daemon.runs.close(run, fault)
-
-    def _script(self, tool: Object) -> str:
-        return own_script.read(self.control(tool, own_script.CONTROL)).path
 
     async def under(self, object_: Object, identity: hostcalls.Identity, text: str) -> hostcalls.Identity:
         """Returns the identity of a call that another machine makes for its agents. It has the permissions of
