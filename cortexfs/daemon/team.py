@@ -58,7 +58,7 @@ class Team:
         from cortexfs.team.remote_objects import RemoteObjects
 
         daemon = self._daemon
-        daemon.drivers.remote_agent = partial(remote_agent.driver, daemon.pool)
+        daemon.drivers.remote_agent = lambda agent: partial(remote_agent.answer, daemon.pool, agent)
         sessions = self._sessions or self._join_sessions()
         changed = daemon.reload.show_own
         self._remote = RemoteObjects(
@@ -81,6 +81,5 @@ class Team:
         return found
 
     def removed(self, address: Address) -> None:
-        """Pass on that a session was removed."""
         if self._sessions is not None:
             self._sessions.removed(address)

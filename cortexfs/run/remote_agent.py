@@ -7,8 +7,6 @@ This file must never know how machines talk to each other.
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 import trio
 
@@ -18,7 +16,7 @@ from cortexfs.core.frames import Done, Error, Start
 from cortexfs.core.jsontext import UNREADABLE, clipped
 from cortexfs.core.lines import LineSplitter
 from cortexfs.core.registry import Object
-from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.driver import Turn
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.call import of_the_tool
@@ -28,11 +26,7 @@ from cortexfs.pool.pool import Pool
 UMASK = 0o077
 
 
-def driver(pool: Pool, agent: Object) -> Driver:
-    return partial(_answer, pool, agent)
-
-
-async def _answer(pool: Pool, agent: Object, turn: Turn) -> None:
+async def answer(pool: Pool, agent: Object, turn: Turn) -> None:
     assert agent.plugin is not None
     input_ = {"input": turn.input} if isinstance(turn.input, str) else turn.input
     invocation = hostcalls.Invocation(agent.name, None, str(turn.uid), "exec")
@@ -40,14 +34,14 @@ async def _answer(pool: Pool, agent: Object, turn: Turn) -> None:
     host = await pool.acquire(agent.plugin, turn.who.identity)
     with safe_sockets.closing(host.call(None)) as stream:
         await send(stream, announce(request))
-        lines, answer = LineSplitter(), _Said()
-        while not answer.is_done and (data := await receive(stream)):
-            if heard := answer.frames(lines.feed(data)):
+        lines, said = LineSplitter(), _Said()
+        while not said.is_done and (data := await receive(stream)):
+            if heard := said.frames(lines.feed(data)):
                 await turn.say(*heard)
             await trio.lowlevel.checkpoint()
-    if answer.fault is not None:
-        raise answer.fault
-    if not answer.is_done:
+    if said.fault is not None:
+        raise said.fault
+    if not said.is_done:
         raise Fault("EHOSTDOWN", "the link to the team has ended during the call")
 
 
