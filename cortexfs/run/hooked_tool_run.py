@@ -34,11 +34,6 @@ _pack = msgspec.msgpack.Encoder().encode
 _inputs = msgspec.json.Decoder(dict[str, Any])
 
 
-def with_input_shown(request: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
-    """Returns the same call, marked so that the host shows its input first."""
-    return hostcalls.ShownCallRequest(*(getattr(request, field) for field in request.__struct_fields__))
-
-
 class NestedRun(HookedCall, Protocol):
     hooked: Any  # the hooks that apply to the call as well
 
@@ -92,7 +87,8 @@ class HookedRelay(Relay):
         seconds: float,
     ) -> None:
         try:
-            await super().work(pool, plugin, with_input_shown(request), caller, seconds)
+            shown = hostcalls.ShownCallRequest(*msgspec.structs.astuple(request))
+            await super().work(pool, plugin, shown, caller, seconds)
             await self._ended(request.invocation.tool_name, seconds)
         finally:
             self._hooked.let_go()
