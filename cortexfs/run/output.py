@@ -175,9 +175,7 @@ def printed(kind: int, data: bytes) -> bytes:
 def voice_of(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
     """Returns the voice of a run: text on a terminal, else JSONL, unless CTX_OUTPUT decides (abi.md 4.18)."""
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
-    errors = bool(flags & wire.TTY_STDERR)
-    if class_ == COMMAND_CLASS:  # a command reports on its work, also in a pipe
-        errors = True
+    errors = class_ == COMMAND_CLASS or bool(flags & wire.TTY_STDERR)  # a command reports in a pipe, too
     class_ = class_ if class_ in CLASSES else "tool"
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
