@@ -25,14 +25,12 @@ RETAIN_SECONDS = 3600.0
 
 
 def of_exec(config: Config, connections: int) -> ExecTerms:
-    """Returns the limits of exec."""
     seconds, limits = float(config.turn.tool_timeout_secs), config.limits
     sandboxed = config.callers.serve_sandboxed
     return ExecTerms(seconds, limits.output_gib << 30, connections, limits.depth, sandboxed)
 
 
 def most(config: Config) -> Most:
-    """Returns the limits of sessions."""
     settings = config.sessions
     return Most(settings.session_mib << 20, settings.user_mib << 20, settings.user_sessions)
 
