@@ -58,7 +58,8 @@ def shown(value: object, limit: int = _MAX_QUOTE) -> str:
 
 def why_unread(error: Exception) -> str:
     """Returns why bytes could not be read as JSON of some type, without Python's names of types."""
-    if isinstance(error, UnicodeDecodeError):
+    # msgspec raises an error of its own since 0.23.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Invalid UTF-8"):
         return "it is not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
