@@ -139,6 +139,7 @@ class CommandParser(argparse.ArgumentParser):
         if not self.takes_command:
             found, rest = super().parse_known_args(args, namespace)
             if not self.intermixed:
+                self._give(found, rest)
                 self._refuse(rest)
             return found, rest
         place = args.index("--") if "--" in args else len(args)
@@ -148,6 +149,13 @@ class CommandParser(argparse.ArgumentParser):
         self._refuse(rest)
         found.command = args[place + 1 :]
         return found, rest
+
+    def _give(self, found: argparse.Namespace, rest: list[str]) -> None:
+        """Give words after an option to arguments that may be missing, as Python 3.11 leaves them over."""
+        waiting = [each for each in self._actions if each.nargs == "?" and not each.option_strings]
+        for each in waiting:
+            if rest and re.match("-$|[^-]", rest[0]) and not getattr(found, each.dest):
+                setattr(found, each.dest, self._get_values(each, [rest.pop(0)]))
 
     def _refuse(self, rest: list[str]) -> None:
         """Raise the error for the first of the words that no argument takes."""
