@@ -114,7 +114,10 @@ def run(
 ) -> Run:
     """Run an object. Returns its frames, up to done. `input` is its standard input (empty by default)."""
     path = places.object_path(object)
-    stdin = input_descriptor(input)
+    try:
+        stdin = input_descriptor(input)
+    except OSError as problem:
+        raise places.refused(path, problem) from None
     try:
         process = subprocess.Popen(
             [path, *arguments],

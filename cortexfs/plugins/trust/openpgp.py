@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cortexfs.core import starts
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.state import believed
@@ -117,9 +117,4 @@ def settle(place: Path) -> None:
 def _ring(keys: Path) -> bytes | None:
     """Returns the trusted keys, or None without such a file. A file that others may write is a fault, so that
     no plugin is installed as if no keys were trusted."""
-    try:
-        return believed.read(keys, MAX_KEYS)
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{keys} cannot be read: {problem.strerror}") from None
+    return believed.content_of(keys, MAX_KEYS, "trusted keys")

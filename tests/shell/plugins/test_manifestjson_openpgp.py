@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, exit_status
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.install import fetch as fetching
 from cortexfs.plugins.package import manifest_hash, package
@@ -99,6 +100,18 @@ def test_one_that_does_not_hold_refuses(world: World, signer: Signer) -> None:
     entry = manifest_hash.entry_digest(tree.files["lib/count.wasm"].data)
     plugin(source, signature=signer.signature(tree), hash=entry)
     assert world.ctx("install", str(source))[0] == 0
+
+
+def test_keys_that_are_too_long_are_not_cut(world: World, signer: Signer) -> None:
+    source = world.base / "source"
+    plugin(source, signature=signer.signature(package.read(plugin(source))))
+    world.where.config.mkdir()
+    keys = world.where.config / openpgp.KEYS
+    keys.write_bytes(signer.key)
+    os.truncate(keys, openpgp.MAX_KEYS + 1)
+    status, _, err = world.ctx("install", str(source))
+    assert status == exit_status("EMSGSIZE")
+    assert f"{keys} is over 32 MiB" in err
 
 
 def test_it_covers_nothing_that_is_fetched(tmp_path: Path) -> None:
