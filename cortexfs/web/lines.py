@@ -63,7 +63,7 @@ async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
     try:
         end = await _connected(place, object_)
     except OSError:
-        if not await _is_mounted(place.root):
+        if not await waited(partial(os.path.exists, f"{place.root}/status")):
             raise Fault("EHOSTDOWN", f"no mount is at {place.root}; see: ctx status") from None
         try:
             end = await _connected(place, object_)  # the mount may have come since
@@ -81,13 +81,6 @@ async def _connected(place: WebPlace, object_: str) -> trio.SocketStream:
             return await trio.open_unix_socket(short)
     except trio.TooSlowError:
         raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
-
-
-async def _is_mounted(root: str) -> bool:
-    """Returns True if the mount answers. It waits for a while, as a mount that is away may come again."""
-    with trio.move_on_after(ANSWER_SECONDS):
-        return await trio.to_thread.run_sync(os.path.exists, f"{root}/status", abandon_on_cancel=True)
-    return False
 
 
 async def ask(place: WebPlace, object_: str, request: AnyRequest) -> None:
