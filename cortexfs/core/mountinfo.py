@@ -58,6 +58,13 @@ def device(table: bytes, root: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def device_of(table: bytes, mount: bytes) -> tuple[int, int]:
+    """Returns the major and minor numbers of the mount with this id, or zeroes if there is none."""
+    found = next((fields[2] for line in table.splitlines() if (fields := line.split())[0] == mount), b"0:0")
+    major, _, minor = found.partition(b":")
+    return int(major), int(minor)
+
+
 def escaped(path: str) -> bytes:
     """Returns a path as the table writes it, with space, tab, newline and backslash in octal."""
     data = path.encode(errors="surrogateescape")

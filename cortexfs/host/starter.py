@@ -41,7 +41,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
 from cortexfs.core.starter_command import needed
 from cortexfs.host.confine import readonly_mounts
-from cortexfs.linux import syscalls
+from cortexfs.linux import held_mounts
 from cortexfs.state import believed
 from cortexfs.state.no_links import held
 
@@ -138,7 +138,7 @@ class StarterProcess:
             elif isinstance(message, starts.Bind):
                 rights = [self._listener(message)]
             elif self._is_on_top():  # another's mount over it stays
-                syscalls.unmount(self._root)
+                held_mounts.unmount(self._root, self._device)
                 self._device = -1  # its number may become another's
         except OSError as problem:
             error = problem.errno or errno.EIO
@@ -258,7 +258,7 @@ class StarterProcess:
         select.select([self._parent], [], [])
         with suppress(OSError):  # no other process holds it for a user's daemon
             if self._is_on_top():
-                syscalls.abort_fuse(self._root)
+                held_mounts.abort_fuse(self._root, self._device)
 
     def _reap(self) -> list[tuple[int, int]]:
         ends = []

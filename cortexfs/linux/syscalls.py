@@ -69,7 +69,7 @@ _MOUNT_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagati
 _MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 0x40000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # mount(2)
-_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8  # umount2(2)
+_MNT_FORCE, _MNT_DETACH = 1, 2  # umount2(2)
 _LAST = 0xFFFFFFFF  # descriptor
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
@@ -182,20 +182,18 @@ def cover(path: str, name: str) -> None:
 
 
 def unmount(path: str) -> None:
-    """Detach the topmost mount at this path. Processes that use it keep it until they end."""
-    _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW))
+    """Detach the topmost mount at this path, through links. Processes that use it keep it until they end."""
+    _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_DETACH))
 
 
 def abort_fuse(path: str) -> None:
-    """Fail all present and future requests of the topmost FUSE mount at this path, which stays mounted."""
-    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # O_PATH asks the daemon nothing
+    """Fail all requests of the topmost FUSE mount at this path, through links. It stays mounted if the caller
+    holds it by a descriptor."""
     try:
-        _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW))
+        _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_FORCE))
     except OSError as problem:
-        if problem.errno != errno.EBUSY:  # `held` keeps it mounted; the requests are aborted
+        if problem.errno != errno.EBUSY:  # it is held; the requests are aborted
             raise
-    finally:
-        os.close(held)
 
 
 def set_mount(mount: int, *, is_read_only: bool = False, is_private: bool = False) -> None:

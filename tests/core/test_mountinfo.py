@@ -39,3 +39,10 @@ def test_the_device_is_that_of_the_mount_on_top() -> None:
     table = "\n".join([line("/m\\040n", 40), line("/m\\040n", 43), line("/o", 44)]).encode()
     assert mountinfo.device(table, "/m n") == (0, 43)
     assert mountinfo.device(table, "/none") == (0, 0)
+
+
+def test_the_device_of_a_mount_is_found_by_its_id() -> None:
+    table = f"{line('/m', 40)}\n9{line('/m', 300)}".encode()
+    number = table.splitlines()[1].split()[0]
+    assert mountinfo.device_of(table, number) == (0, 300)
+    assert mountinfo.device_of(table, b"1") == (0, 0)

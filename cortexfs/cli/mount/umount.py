@@ -5,12 +5,13 @@ keep the mount busy. A daemon that does not answer gets the same signal. Then it
 as only this frees a daemon that waits for itself. Then it is killed. A mount without a daemon is detached.
 
 Rules: this process never touches the mount point (a stat may hang for ever). A daemon is not believed about
-which process it is (daemons.py).
+which process it is (daemons.py). It may move its mount meanwhile (held_mounts.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -21,7 +22,8 @@ from cortexfs.cli.mounts import Mount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
-from cortexfs.linux import syscalls
+from cortexfs.core.mountinfo import FSTYPE
+from cortexfs.linux import held_mounts
 
 STOP_SECONDS = 10.0
 HUNG_SECONDS = 3.0
@@ -86,11 +88,14 @@ def _abort(mount: Mount) -> None:
     """Fail every request in the kernel: all that hangs on the mount, the daemon too, gets ENOTCONN."""
     try:
         if os.getuid() == 0:
-            syscalls.abort_fuse(mount.point)
+            held_mounts.abort_fuse(mount.point, os.makedev(0, mount.connection))
         else:
             with open(f"/sys/fs/fuse/connections/{mount.connection}/abort", "w") as file:
                 file.write("1")
     except OSError as problem:
+        if problem.errno == errno.EXDEV:
+            why = f"{mount.point} was moved and is left alone; see: findmnt -t {FSTYPE}"
+            raise Fault("EXDEV", why) from None
         say(f"its FUSE connection could not be aborted: {problem.strerror}")
     else:
         say("aborted its FUSE connection")
@@ -107,7 +112,7 @@ def detach(mount: Mount) -> None:
     """Take the mount out of the tree at once, even if it is in use (umount2(2), MNT_DETACH)."""
     if os.getuid() == 0:
         with os_faults(f"{mount.point} cannot be unmounted"):
-            syscalls.unmount(mount.point)
+            held_mounts.unmount(mount.point, os.makedev(0, mount.connection))
         return
     words = ["fusermount3", "-u", "-z", mount.point]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cortexfs.cli import mounts
 from cortexfs.cli.main import main
 from cortexfs.cli.mount import umount
+from cortexfs.core.errors import Fault, exit_status
 from tests.shell.cli_fuse import served
 from tests.waiting import PATIENCE
 
@@ -214,3 +216,33 @@ def test_doctor_finds_dead_mounts(tmp_path: Path, capsys: pytest.CaptureFixture[
     # Another lane's test may have a dead mount at the same time, which the line names, too.
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "lost its daemon" in line and str(root) in line]
+
+
+def test_a_mount_that_was_moved_leads_to_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # otherwise a user could have root abort or detach any mount, such as root's own
+    mine, theirs = tmp_path / "mine" / "ctx", tmp_path / "theirs" / "ctx"
+    for above in (mine.parent, theirs.parent):
+        above.mkdir()
+
+    def moved(*_: object) -> None:
+        if not theirs.parent.is_symlink():
+            theirs.parent.rename(tmp_path / "moved")
+            theirs.parent.symlink_to(mine.parent)
+        raise Fault("EHOSTDOWN", "its daemon does not answer")
+
+    with served(mine) as daemon, served(theirs, "alone"):
+        found = mounts.mounted_at(str(theirs))
+        assert found
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(mounts, "status_text", moved)
+                assert main(["umount", str(theirs)]) == exit_status("EXDEV")
+            with pytest.raises(Fault, match="leads to another mount now"):
+                umount.detach(found)
+            assert mounts.status_text(str(mine)).startswith("version: 0\n")
+            assert daemon.poll() is None
+        finally:
+            subprocess.run(["umount", "-l", str(tmp_path / "moved" / "ctx")], check=True)
+    assert "was moved and is left alone" in said(capsys)[-1]
