@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import urllib.parse
 from pathlib import Path
 from typing import NamedTuple
@@ -77,9 +78,11 @@ def _file(path: Path) -> PluginSource:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Returns at most `most` + 1 bytes of a file, so that one too many shows. Does not wait for a pipe."""
+    """Returns at most `most` + 1 bytes of a file, so that one too many shows. Refuses pipes and devices."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Fault("EINVAL", f"{path} is not a regular file; name a copy of its content")
         return file.read(most + 1)
 
 

@@ -251,6 +251,14 @@ def test_a_script_is_no_package(places: directories.Places, said: Said) -> None:
     assert mend in said("install", "greet.sh")[2]
 
 
+def test_a_pipe_is_no_package_whoever_writes_it(places: directories.Places, said: Said) -> None:
+    os.mkfifo("hello.cpx")
+    with open(os.open("hello.cpx", os.O_RDWR), "wb"):  # a writer that says nothing
+        status, _, err = said("install", "hello.cpx")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "hello.cpx is not a regular file; name a copy of its content" in err
+
+
 # -- from an address
 
 
