@@ -95,13 +95,13 @@ def places_at(root: str | None, state: str | None = None, directory: str | None 
 
 
 def _by(starter: str, mount: Mount) -> RunningDaemon | None:
-    words = _read(f"{starter}/cmdline").split("\0")
-    if words[1:4] != STARTER:
-        return None
-    options = dict(zip(words[6::2], words[7::2], strict=False))
     status = _read(f"{starter}/status")
+    if not _is_of(mount.owner, starter, status):  # before its memory is read, which other users could prevent
+        return None
+    words = _read(f"{starter}/cmdline").split("\0")
+    options = dict(zip(words[6::2], words[7::2], strict=False))
     parent = int(re.findall(_PARENT, status)[0])
-    if options.get("--daemon") != str(parent) or not _is_of(mount.owner, starter, status):
+    if words[1:4] != STARTER or options.get("--daemon") != str(parent):
         return None
     place = (mount.connection, options.get("--root"))
     if place not in [

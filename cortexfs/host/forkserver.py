@@ -42,6 +42,7 @@ import msgspec
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.starter_command import HOST_NAME
 from cortexfs.host import spare, start, vouching, warm
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
@@ -49,7 +50,6 @@ from cortexfs.state.directories import kept_of
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
-NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
 _PACKET = 64 << 10  # the largest report of a starting host
 _MAX_RIGHTS = 3
@@ -366,8 +366,7 @@ def main() -> None:
     options = parser.parse_args()
     control = socket.socket(fileno=options.fd)
     control.set_inheritable(False)
-    with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
-        name.write(NAME)  # the kernel's name for a sealed program is a descriptor's number
+    syscalls.set_name(HOST_NAME)  # the kernel's name for a sealed program is a descriptor's number
     serve: start.Serve = pkgutil.resolve_name(options.serve)
     preloaded = importlib.import_module(options.preload)
     gc.freeze()

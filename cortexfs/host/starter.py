@@ -39,9 +39,9 @@ import msgspec
 from cortexfs.core import mountinfo, names, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
-from cortexfs.core.starter_command import needed
+from cortexfs.core.starter_command import STARTER_NAME, needed
 from cortexfs.host.confine import readonly_mounts
-from cortexfs.linux import held_mounts
+from cortexfs.linux import held_mounts, syscalls
 from cortexfs.state import believed
 from cortexfs.state.no_links import held
 
@@ -311,6 +311,7 @@ def main() -> None:
     for channel in (options.fd, options.looks):
         os.set_inheritable(channel, False)
     os.chdir("/")
+    syscalls.set_name(STARTER_NAME)
     StarterProcess(daemon, options.looks, options.root, options.state, options.config, options.engine).run()
 
 

@@ -34,6 +34,7 @@ NAMESPACES = {
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
+_PR_SET_NAME = 15
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -146,6 +147,11 @@ def prctl(option: int, *arguments: int) -> int:
     # The kernel refuses many options unless all unused arguments are zero unsigned longs.
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return _checked(_libc.prctl, option, *map(ctypes.c_ulong, padded))
+
+
+def set_name(name: bytes) -> None:
+    """Set the kernel's name of this thread; it has at most 15 bytes."""
+    _checked(_libc.prctl, _PR_SET_NAME, name, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def is_subreaper() -> bool:

@@ -1,5 +1,7 @@
 """Finds the host that a process is in, from its cgroup and its parents in /proc.
 
+Rules: nothing here reads the memory of a process, such as its command line: its user can have all who read
+it wait for ever, by a fault that a FUSE mount never answers.
 This file must never know of sockets, objects, frames or policy.
 """
 
@@ -13,6 +15,7 @@ from typing import Protocol
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity, Plugin
+from cortexfs.core.starter_command import PROCESS_NAMES
 
 # A chain of parents is no longer than the number of processes, and pids.max is far below this.
 _MAX_ANCESTORS = 4096
@@ -95,10 +98,11 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
 def _host_above(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     """Returns the live host in the chain of parents."""
     below = False  # True if the process before was a fork server or a fork of one
-    for link in _ancestors(pid):
+    for link, name in _ancestors(pid):
         if link == os.getpid():
             raise _unknown("it began in a run that has ended")
-        was_below, below = below, _is_fork_server(link, below)
+        # A process that fakes such a name is only refused; those of a daemon never hide theirs.
+        was_below, below = below, name in PROCESS_NAMES if name else below
         if was_below and not below:
             raise _of_another()
         if link in hosts:
@@ -115,20 +119,6 @@ def _of_another() -> Fault:
     return Fault("EACCES", f"you are in a run of another CortexFS, which decides for you; {mend}")
 
 
-_STARTING = {b"cortexfs.host.forkserver", b"cortexfs.host.starter"}
-
-
-def _is_fork_server(pid: int, otherwise: bool) -> bool:
-    """Returns True if the command line of the process is that of a host, a fork server or a starter. If the
-    process has ended, returns `otherwise`. A process that fakes such a command line is only refused; those of
-    a daemon never hide theirs."""
-    try:
-        words = contents(b"/proc/%d/cmdline" % pid).split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return otherwise
-    return otherwise if words == [b""] else not _STARTING.isdisjoint(words)
-
-
 def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
     """Returns the number of the host whose cgroup (limits.Groups) holds `pid`, and that cgroup. Raises EACCES
     if it belongs to another daemon."""
@@ -141,8 +131,8 @@ def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
     return int(match[3]), match[0]
 
 
-def _ancestors(pid: int) -> list[int]:
-    """Returns `pid` and its parents, up to the last.
+def _ancestors(pid: int) -> list[tuple[int, bytes]]:
+    """Returns `pid` and its parents, up to the last, with their names. A process that has ended has no name.
 
     They are read until two readings agree, including the processes' start times. Then each link was there at
     the moment between them: no parent had died and passed its pid to another process.
@@ -151,20 +141,21 @@ def _ancestors(pid: int) -> list[int]:
     for _ in range(8):
         after = _chain(pid)
         if after == before:
-            return [link for link, _ in after]
+            return [(link, name) for link, name, _ in after]
         before = after
     raise _unknown("its parents change faster than they can be read")
 
 
-def _chain(pid: int) -> list[tuple[int, bytes]]:
-    links: list[tuple[int, bytes]] = []
+def _chain(pid: int) -> list[tuple[int, bytes, bytes]]:
+    links: list[tuple[int, bytes, bytes]] = []
     while pid and len(links) < _MAX_ANCESTORS:
         try:
             # After the name, which may hold anything, come the state, the parent, and as 20th the start time.
-            fields = record(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
+            start, _, end = record(b"/proc/%d/stat" % pid).rpartition(b")")
         except (FileNotFoundError, ProcessLookupError):
-            links.append((pid, b""))  # died while being read: the other reading will differ
+            links.append((pid, b"", b""))  # died while being read: the other reading will differ
             break
-        links.append((pid, fields[19]))
+        fields = end.split()
+        links.append((pid, start.partition(b"(")[2], fields[19]))
         pid = int(fields[1])
     return links

@@ -370,7 +370,7 @@ def in_group(group: Path) -> Iterator[socket.socket]:
 def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(
     forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ancestry, "_ancestors", lambda pid: [pid, 1])
+    monkeypatch.setattr(ancestry, "_ancestors", lambda pid: [(pid, b""), (1, b"init")])
     host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
     with in_group(group_of(host.pid)) as sock, caller_of(sock, forks.by_pid) as caller:
         assert caller.identity.label == "worker"
