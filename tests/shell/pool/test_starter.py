@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from cortexfs.core import starts
 from cortexfs.daemon.starts import home
