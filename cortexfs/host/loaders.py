@@ -49,6 +49,9 @@ def loaded(
         raise
     except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
         why = f"{sentence(error)}{bugs.log_bug(plugin, error)}"
+        own = plugin.target.partition(":")[0]
+        if plugin.path and isinstance(error, ModuleNotFoundError) and error.name != own:
+            why += "; put its package beside the plugin's modules: pip install --target lib PACKAGE"
         raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {why}") from None
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import governance
+from cortexfs.core.manifest import governance, script
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.core.policy import risk
@@ -57,12 +57,14 @@ def checks(
     ]
     if tree:
         found.append(signature(tree))
-    for tool in manifest.native.tools if manifest.native else ():
-        found += _tool_checks(tool, place)
+    if manifest.native:
+        is_script = manifest.native.protocol == "argv"
+        for tool in manifest.native.tools:
+            found += _tool_checks(tool, place, is_script)
     return found
 
 
-def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallCheck]:
+def _tool_checks(tool: DeclaredProcessTool, place: Path, is_script: bool) -> Iterator[InstallCheck]:
     title = f"tool {tool.name}"
     yield tried(f"{title} command and working_dir", lambda: resolve(tool, place))
     command = place / tool.command
@@ -70,10 +72,22 @@ def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallChec
         mend = f"it is not executable: chmod +x {tool.command}"
         why = startable.of_file(command) if command.stat().st_mode & 0o100 else mend
         yield InstallCheck(f"{title} command is a program", why or None)
+        if is_script:
+            yield InstallCheck(f"{title} command is a script", _no_script(command))
     yield InstallCheck(f"{title} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
     is_object = isinstance(tool.input_schema, dict)
     yield InstallCheck(f"{title} input_schema", None if is_object else "it is not a table")
     yield InstallCheck(f"{title} env allowlist", _not_inherited(tool))
+
+
+def _no_script(command: Path) -> str | None:
+    """Returns the reason why the comment of a command describes no tool, or None."""
+    try:
+        with command.open("rb") as file:
+            script.parsed(script.header_of(file.read(script.MAX_HEADER + 1)))
+    except Fault as fault:
+        return fault.message
+    return None
 
 
 def _not_inherited(tool: DeclaredProcessTool) -> str | None:

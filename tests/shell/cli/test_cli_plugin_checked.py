@@ -108,6 +108,20 @@ def test_a_program_that_the_kernel_cannot_start_is_not_installed(
     assert (status, why in err) == (2, True)
 
 
+def test_a_command_without_the_comment_of_a_script_is_no_script(
+    places: directories.Places, said: Said
+) -> None:
+    # abi.md 12.17
+    folder = hello(Path("hello"))
+    edit(folder, "[[native.tools]]", '[native]\nprotocol = "argv"\n[[native.tools]]')
+    why = "the comment at its top has no line of the form: # tool: DESCRIPTION"
+    assert f"fail: tool hello command is a script ({why})" in said("test", "hello")[1]
+    status, _, err = said("install", "hello")
+    assert (status, f'fails the check "tool hello command is a script": {why}' in err) == (2, True)
+    (folder / "bin/hello").write_text("#!/bin/sh\n# tool: Say hello.\necho hello\n")
+    assert "ok: tool hello command is a script" in said("test", "hello")[1]
+
+
 @pytest.mark.parametrize("template", ["process", "native", "python"])
 def test_no_scaffold_limits_what_interpreters_need(
     places: directories.Places, said: Said, template: str

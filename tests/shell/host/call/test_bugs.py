@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
 from cortexfs.host.call import bugs
@@ -91,6 +92,16 @@ async def test_so_is_what_keeps_it_from_loading(tmp_path: Path, place: Path) -> 
         await catalog.registry([python(place)])
     missing = "No module named 'a_module_that_is_missing'"
     why = f"the plugin buggy does not load: ModuleNotFoundError: {missing} (helping.py, line 1)"
+    why += "; put its package beside the plugin's modules: pip install --target lib PACKAGE"
+    assert catalog.broken == {"buggy": why}
+
+
+async def test_a_module_of_its_own_that_is_missing_is_in_no_package(tmp_path: Path, place: Path) -> None:
+    (place / "helping.py").unlink()
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool)
+        await catalog.registry([replace(python(place), target="away:tools")])
+    why = "the plugin buggy does not load: ModuleNotFoundError: No module named 'away'"
     assert catalog.broken == {"buggy": why}
 
 
