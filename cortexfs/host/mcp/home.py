@@ -35,6 +35,8 @@ MAX_ERRORS = 256 << 10  # of one server; more is only in the daemon's log
 TEMPORARY = "/tmp"
 # A server that installs itself takes what its cache has, and does not try for minutes.
 WITHOUT_NETWORK = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
+# What npm says of a newer npm would stand where a server's last words say why it has ended.
+WITHOUT_NOTICE = {"npm_config_update_notifier": "false"}
 LOCK_SECONDS = 1000.0  # the longest start of another server of this home
 _CUT, _GREETED = b"cut", b"greeted"  # the content of LOCK during a first start, and from its greeting on
 _PAUSE = 0.1
@@ -55,6 +57,7 @@ class ServerHome:
         if not self.path:
             return dict(user)
         own = {"XDG_CACHE_HOME": f"{self.path}/.cache", "npm_config_cache": f"{self.path}/.npm"}
+        own |= WITHOUT_NOTICE
         if not is_usable(user.get("HOME", "")):
             own["HOME"] = self.path
         if not has_network():

@@ -257,6 +257,7 @@ def test_the_variables_of_a_server(tmp_path: Path) -> None:
     own, users = ServerHome(str(tmp_path / "own")), tmp_path / "user"
     users.mkdir()
     caches = {"XDG_CACHE_HOME": f"{own.path}/.cache", "npm_config_cache": f"{own.path}/.npm"}
+    caches["npm_config_update_notifier"] = "false"  # it would hide why a server ended
     assert own.variables({"HOME": str(users)}) == {"HOME": str(users), **caches}
     for nowhere in ({"HOME": "/nonexistent"}, {"HOME": "."}, {}):
         assert own.variables(nowhere) == {"HOME": own.path, **caches}
