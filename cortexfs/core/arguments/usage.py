@@ -158,11 +158,14 @@ def _row(shape: Shape, name: str, label: str) -> str:
     if "array" in kind.types:
         facts.append("may be repeated")
     if "default" in schema:
-        facts.append(f"default {_word(schema['default'])}")
+        facts.append(f"default {_word(schema['default']) or _quoted('')}")
     description = schema.get("description")
     text = ", ".join(facts) + (f": {description}" if isinstance(description, str) and description else "")
-    first = f"  {label} ".ljust(_COLUMN)
-    return _wrapped(first.replace(" ", "\0") + _plain(text), " " * _COLUMN).replace("\0", " ")
+    filled = _wrapped("\0" * _COLUMN + _plain(text), " " * _COLUMN).replace("\0", " ")
+    first = f"  {label} "
+    if len(first) > _COLUMN:  # beside its text the label's end would not be seen
+        return f"{first.rstrip()}\n{filled}"
+    return first + filled[len(first) :]
 
 
 def _effect(effect: Effect) -> str:

@@ -101,6 +101,16 @@ def test_help_names_everything_that_the_schema_declares() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_long_option_has_a_line_of_its_own_and_an_empty_default_is_seen() -> None:
+    theme = {"enum": ["default", "academy", "dark"], "default": "default"}
+    schema = {"properties": {"theme": theme, "cwd": {"type": "string", "default": ""}}}
+    assert """
+  --theme default|academy|dark
+                          one of default, academy, dark, default default
+  --cwd TEXT              string, default ''
+""" in help_text("t", "x", schema)
+
+
 @each_of("class_", ["model", "agent"])
 def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
     text = help_text("main", "Answers.", {}, class_=class_)
