@@ -24,7 +24,6 @@ from cortexfs.sessions.layout import EVENTS, Address, DerivedFacts
 from cortexfs.sessions.log import Log, Share, WriteLoad
 from cortexfs.sessions.log_facts import Scan, Scanned
 
-SYNC_AFTER = 4 << 20  # bytes written and not synced at which a sync begins, even if no task waits for it
 READERS = 8  # threads that may wait for the disk on behalf of readers
 ADVICE = {
     "ENOSPC": "make room, then send again",
@@ -102,13 +101,6 @@ class FileLog(Log):
             raise fault_of(error, "read") from None
         finally:
             self._disk.descriptors.release(opened)
-
-    @property
-    def wants_sync(self) -> bool:
-        if self.mirror is not None:
-            return self.size > self.here
-        behind = self.size - self.synced
-        return behind > 0 and bool(self._dones or self._waits or behind >= SYNC_AFTER)
 
     @property
     def is_worth_keeping(self) -> bool:

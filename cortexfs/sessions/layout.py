@@ -122,7 +122,7 @@ def object_parts(space: Space, class_: str, object: str) -> tuple[str, ...]:
     return (*space.folder.split("/"), class_, *f"{object}.d".split("/"), "session")
 
 
-def when(moment: float | None = None) -> str:
+def when(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 

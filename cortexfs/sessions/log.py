@@ -36,6 +36,7 @@ LINE = 1 << 12  # bytes of most messages
 TAIL = 1 << 12  # bytes at the end of a log that stay in memory, for readers who wait for more
 ROOM = 1 << 20  # bytes not yet in the file at which a run waits
 UNWRITTEN = 8 << 20  # and at which an append that does not wait is refused
+SYNC_AFTER = 4 << 20  # bytes written and not synced at which a sync begins, even if no task waits for it
 UNSYNCED = 32 << 20  # the most bytes that a power failure can take
 TOGETHER = 16 << 20  # bytes not yet in the files of all sessions at which no run may add to them
 FEW = 8  # runs that go on when these bytes get fewer
@@ -291,6 +292,11 @@ class Log(ABC):
     def holds_done(self) -> bool:
         """Returns True if there is a done that readers may not see yet."""
         return bool(self._dones)
+
+    @property
+    def wants_sync(self) -> bool:
+        behind = self.size > self.synced
+        return behind and bool(self._dones or self._waits or self.size - self.synced >= SYNC_AFTER)
 
     def take(self) -> tuple[list[bytes], bytes]:
         """Returns the lines that have to be written, and the same lines as one piece."""

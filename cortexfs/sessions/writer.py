@@ -80,6 +80,10 @@ class _Queue:
             await self._lot.park()
 
 
+def _wants_sync(log: FileLog) -> bool:
+    return log.wants_sync if log.mirror is None else log.size > log.here
+
+
 class Commit:
     """The way of events to the disk, for all sessions.
 
@@ -115,7 +119,7 @@ class Commit:
         self._in_use.add(log)
         if log.pending:
             self._unwritten.add(log)
-        elif log.wants_sync:
+        elif _wants_sync(log):
             self._want_sync(log)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -225,7 +229,7 @@ class Commit:
                 self.lost(log.address)
                 continue
             self._behind[log] = None
-            changes_facts, wants_sync = log.written(job.lines, job.data), log.wants_sync
+            changes_facts, wants_sync = log.written(job.lines, job.data), _wants_sync(log)
             if changes_facts:
                 self.beside.outdate(log)
             if wants_sync:
@@ -286,7 +290,7 @@ class Commit:
             log.only_here(job.size, job.last, log.mirror)
         if holds_done and not log.ended:
             self.beside.outdate(log)
-        if log.wants_sync and not log.ended:
+        if _wants_sync(log) and not log.ended:
             self._want_sync(log)
 
     async def _sync_again(self, log: FileLog, error: OSError) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -34,7 +35,7 @@ from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
 from cortexfs.models.ask.driver import Driver
 from cortexfs.pool.run_table import SOCKET, Runs
 from cortexfs.sessions.file_log import FileLog
-from cortexfs.sessions.layout import Address, when
+from cortexfs.sessions.layout import Address
 from cortexfs.sessions.log import Log, nobody
 from cortexfs.sessions.memory_log import MemoryLog
 from cortexfs.sessions.store import Sessions
@@ -150,7 +151,7 @@ class Conversations:
         # A `done` that is not on disk must not be seen, and must not be written twice.
         await log_.durable(log_.last)
         opening = frames.Start(**{address.class_: address.object})
-        live = LiveSession(address, Session(opening, _digest, when), log_)
+        live = LiveSession(address, Session(opening, _digest, _now), log_)
         async with self._replays if log_.visible > SHORT_LOG else nullcontext():
             damaged = await _replay(live.session, log_)
         if damaged:
@@ -328,6 +329,10 @@ async def _keep(live: LiveSession) -> None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 async def _replay(session: Session, log_: Log) -> int:
