@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -251,21 +252,16 @@ async def _feed(stream: socket.socket, stdin: bytes) -> None:
 
 async def test_a_host_dies_for_every_run_in_it(tmp_path: Path) -> None:
     # "70: internal error (a host died, a bug)"
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path) as world, AsyncExitStack() as stack:
         sleep = world.inode("bad.sleep", FAULTY)
-        answers = []
-
-        async def call() -> None:
-            answers.append(await world.call(sleep, "{}"))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(call)
-            await awaited(lambda: answers or [host.calls for host in world.pool.by_pid.values()] == [5])
-            assert [answer.message for answer in answers] == []
-            os.kill(next(iter(world.pool.by_pid)), signal.SIGKILL)
+        runners = [await stack.enter_async_context(world.begun(sleep, "{}")) for _ in range(5)]
+        for runner in runners:
+            await runner.until(b"asleep")  # a call that a dead host has not begun runs in another one
+        assert [host.calls for host in world.pool.by_pid.values()] == [5]
+        os.kill(next(iter(world.pool.by_pid)), signal.SIGKILL)
+        answers = [await runner.answer() for runner in runners]
         assert [(answer.code, answer.status) for answer in answers] == [("EPROTO", 70)] * 5
-        assert all("SIGKILL" in answer.message for answer in answers)
+        assert [answer.message for answer in answers if "SIGKILL" not in answer.message] == []
 
 
 def test_the_environment_is_a_table() -> None:
