@@ -57,7 +57,7 @@ def run(work: Callable[[], Awaitable[Result]]) -> Result:
 
     try:
         trio.run(main)
-    except BaseExceptionGroup as group:
+    except BaseExceptionGroup as group:  # trio's, around the one problem; it is raised again below
         problem: BaseException = group
         while isinstance(problem, BaseExceptionGroup):
             problem = problem.exceptions[0]

@@ -174,9 +174,8 @@ class TeamServer:
         self._engine = read(places.engine, NatsSettings, "the file of a team's server")
         if self._engine is not None:
             disk = os.statvfs(self._folder)
-            self._room = (
-                disk.f_blocks * disk.f_frsize * 3 // 4
-            )  # asked once, as some file systems' sizes vary
+            # Asked once: a size that varies, as that of some file systems, would start the server anew.
+            self._room = disk.f_blocks * disk.f_frsize * 3 // 4
         self._need = trio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 

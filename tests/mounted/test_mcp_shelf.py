@@ -68,8 +68,8 @@ def test_no_other_file_is_one(place: Ctx) -> None:
     secret.write_text("x")
     wrong = [
         secret.as_uri(),
-        f"{root}/../work/secret",
-        f"{root}/tool/text.word_count.d/../../../work/secret",
+        f"{root}/../{place.work.name}/secret",
+        f"{root}/tool/text.word_count.d/../../../{place.work.name}/secret",
         f"{root}/tool/text.word_count",
         f"{root}/status",
         f"file://host{place.root}/tool/text.word_count.d/schema",
