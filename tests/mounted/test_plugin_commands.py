@@ -16,7 +16,7 @@ from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_manifestjson_plugins import blocks, row
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 GREET: dict[str, Any] = {
     "name": "say-hello",
@@ -137,7 +137,8 @@ def test_the_caller_is_who_and_where_he_is(mount: Ctx, ends: None) -> None:
     said = cortex(mount, "speak", cwd=Path("/usr"), uid=NOBODY)
     assert (said.returncode, said.stdout) == (0, "/usr ends function\nreturned")
     assert said.stderr == "speak: to be read\n"
-    assert "ends: info: kept" in (mount.state / "daemon.log").read_text()
+    # The standard error of a plugin is copied to the log beside the call, which does not wait for the copy.
+    until((mount.state / "daemon.log").read_text, lambda log: "ends: info: kept" in log)
     frames = cortex(mount, "speak", env={"CTX_OUTPUT": "jsonl"}).stdout.splitlines()
     assert [json.loads(line)["type"] for line in frames] == ["start", "progress", "delta", "delta", "done"]
 
