@@ -35,6 +35,7 @@ TIMEOUTS: dict[Keep, tuple[float, float]] = {
     Keep.NOTHING: (0, 0),
     Keep.FOLDER: (FOREVER, 1),
     Keep.PASSING: (0, 1),
+    Keep.LISTED: (0.1, 1),
 }
 BLOCK = 4096  # the unit of df
 SECTOR = 512  # the unit of st_blocks (stat(2))

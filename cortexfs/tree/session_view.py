@@ -160,7 +160,9 @@ class Spaces:
 
     def entry(self, inode: int) -> EntryAttributes:
         """Returns the entry as it was when its folder was listed."""
-        return kernel.entry(inode, self._node(inode).attributes)
+        node = self._node(inode)
+        keep = Keep.LISTED if node.place.kind is PlaceKind.SESSION else node.attributes.keep
+        return kernel.entry(inode, node.attributes._replace(keep=keep))
 
     async def _look(self, place: SessionPlace) -> Attributes | None:
         if place.made_from and (place.is_index or not place.is_folder):

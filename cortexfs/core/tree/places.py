@@ -80,6 +80,7 @@ class Keep(IntEnum):
     NOTHING = 2  # nothing, as a rename may move the kernel's entry
     FOLDER = 3  # the entry, and for a second the attributes, of which only times change
     PASSING = 4  # for a second the attributes; no entry, as the kernel may not know of its removal
+    LISTED = 5  # like PASSING, but the entry too until `ls -l`, which has just read it, asks about it
 
 
 # The files of FIXED that the kernel must not cache as ALWAYS.

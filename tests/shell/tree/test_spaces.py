@@ -115,6 +115,18 @@ async def test_a_new_session_is_seen_at_once_by_who_looked_before(tmp_path: Path
         assert (state.entry_timeout, state.attr_timeout) == (0, 0)
 
 
+async def test_the_kernel_keeps_a_listed_session_until_ls_asks_about_it(tmp_path: Path) -> None:
+    async with seen(tmp_path) as world:
+        await written(world.sessions, address())
+        sessions = await world.find(MINE)
+        handle = await world.fs.opendir(sessions, caller())
+        inode = dict(world.fs._handles.listing(handle))["default"]
+        listed = world.fs._entries.entry(inode)
+        assert 0 < listed.entry_timeout < 1 == listed.attr_timeout
+        assert (await world.fs.lookup(sessions, b"default", caller())).entry_timeout == 0
+        await world.fs.releasedir(handle)
+
+
 async def test_shared_sessions_are_the_daemons_and_everybody_reads_them(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
         assert await world.names("shared/main") == []
