@@ -7,7 +7,8 @@ Rules: nothing is believed that a daemon could have forged, neither its status n
 uses the answer to send a signal, or to start another daemon with the same directories. The command line of
 the daemon's starter (host/starter.py) is believed, as the starter is a separate process. The starter must
 belong to the mount's owner, be a child of the daemon, and have the mount where its command line says. A pid
-is signalled only through a pidfd.
+is signalled only through a pidfd. The memory and the program of another user's process may be in a file
+system that never answers, so both are looked at through `bounded.ask`.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple
 
-from cortexfs.cli import mounts
+from cortexfs.cli import bounded, mounts
 from cortexfs.core import mountinfo
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import Mount
-from cortexfs.core.starter_command import STARTER
+from cortexfs.core.starter_command import STARTER, STARTER_NAME
 from cortexfs.state.directories import Places, places
 
 _UIDS = r"(?m)^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$"
 _POWERS = r"(?m)^CapEff:\t0*[1-9a-f]"
 _PARENT = r"(?m)^PPid:\t(\d+)$"
+_SECONDS = 5.0  # for a look at one process
 
 
 class PinnedProcess:
@@ -71,9 +73,13 @@ def of(mount: Mount) -> RunningDaemon | None:
     """Returns the daemon of the mount, if it is in this pid namespace and may be looked at."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            with suppress(OSError):  # the process has ended, or is not ours
+            try:
                 if found := _by(f"/proc/{name}", mount):
                     return found
+            except TimeoutError:  # a process of the owner hangs: it may have as many as it likes
+                return None
+            except OSError:  # the process has ended, or is not ours
+                pass
     return None
 
 
@@ -96,9 +102,9 @@ def places_at(root: str | None, state: str | None = None, directory: str | None 
 
 def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     status = _read(f"{starter}/status")
-    if not _is_of(mount.owner, starter, status):  # before its memory is read, which other users could prevent
+    if not _may_be_of(mount.owner, status):  # before its memory is read, which other users could prevent
         return None
-    words = _read(f"{starter}/cmdline").split("\0")
+    words = os.fsdecode(bounded.ask(lambda: _words(starter), _SECONDS)).split("\0")
     options = dict(zip(words[6::2], words[7::2], strict=False))
     parent = int(re.findall(_PARENT, status)[0])
     if words[1:4] != STARTER or options.get("--daemon") != str(parent):
@@ -118,13 +124,19 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     return None
 
 
-def _is_of(owner: int, starter: str, status: str) -> bool:
-    """Returns True if the owner of the mount started the process: then its command line is the starter's. A
-    setuid program has the command line of another user. For root, the process must have capabilities: no
-    process that a compromised daemon could start has any."""
-    if not _runs_as(owner, status) or not (owner or re.search(_POWERS, status)):
-        return False
-    return not os.stat(f"{starter}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID)
+def _may_be_of(owner: int, status: str) -> bool:
+    """Returns True if the process has a starter's name, and the owner of the mount started it. For root, the
+    process must have capabilities: no process that a compromised daemon could start has any."""
+    is_named = status.startswith(f"Name:\t{STARTER_NAME.decode()}\n")
+    return is_named and _runs_as(owner, status) and bool(owner or re.search(_POWERS, status))
+
+
+def _words(starter: str) -> bytes:
+    """Returns the command line, or nothing for a setuid program, whose command line is another user's."""
+    if os.stat(f"{starter}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return b""
+    with open(f"{starter}/cmdline", "rb") as file:
+        return file.read()
 
 
 def _runs_as(owner: int, status: str) -> bool:

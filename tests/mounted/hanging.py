@@ -39,7 +39,7 @@ def hanging(place: Path, answers: Mapping[int, bytes] = ANSWERS) -> Iterator[thr
     """A FUSE file system for all users, which answers no other requests. Yields an event: a file is read."""
     fuse, reads = os.open("/dev/fuse", os.O_RDWR), threading.Event()
     kind = "40000" if place.is_dir() else "100644"
-    options = f"fd={fuse},rootmode={kind},user_id=0,group_id=0,allow_other"
+    options = f"fd={fuse},rootmode={kind},user_id=0,group_id=0,allow_other,nosuid"
     subprocess.run(["mount", "-i", "-t", "fuse", "-o", options, "hung", place], check=True, pass_fds=[fuse])
     stop, end = os.pipe()
 

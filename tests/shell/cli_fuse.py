@@ -45,6 +45,8 @@ def serve(root: str, *words: str) -> None:
 
     places = Path(root), Path(f"{root}.state"), Path(f"{root}.config")
     starters = [] if "alone" in words else [Starter(begin(*places))]  # it ends when not held here
+    for starter in starters:
+        starter.first()  # it has its name before it answers
     pid = next((word.partition("=")[2] for word in words if word.startswith("pid=")), os.getpid())
     text = f"version: 0\npid: {pid}\nmount: {root}\n".encode()
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli import daemons, mounts
+from cortexfs.cli import bounded, daemons, mounts
 from cortexfs.core.mountinfo import Mount
-from cortexfs.core.starter_command import STARTER
+from cortexfs.core.starter_command import STARTER, STARTER_NAME
 from cortexfs.linux import capabilities
+from tests.mounted.hanging import ANSWERS, GETATTR, READ, hanging
 from tests.shell.cli_fuse import served
 from tests.shell.forks import public_directory
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and FUSE"
@@ -51,7 +52,7 @@ def starter(root: Path, *options: str, **settings: object) -> Iterator[subproces
             [sys.executable, *STARTER, *channels, *said], pass_fds=[theirs.fileno()], **settings
         )
         try:
-            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, bool)  # empty until the program runs
+            until(Path(f"/proc/{process.pid}/comm").read_bytes, lambda name: name == STARTER_NAME + b"\n")
             yield process
         finally:
             process.kill()
@@ -87,8 +88,9 @@ def program() -> Iterator[str]:
     """Compiles a program that does nothing, and that every user may execute."""
     source = b"#include <unistd.h>\nint main(void) { return pause(); }\n"
     with public_directory() as folder:
-        subprocess.run(["cc", "-x", "c", "-o", folder / "program", "-"], input=source, check=True)
-        yield str(folder / "program")
+        program = str(folder / STARTER_NAME.decode())
+        subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=source, check=True)
+        yield program
 
 
 def test_a_setuid_program_is_no_starter(tmp_path: Path, program: str) -> None:
@@ -133,3 +135,25 @@ def test_a_mount_of_the_same_place_elsewhere_has_its_own(tmp_path: Path) -> None
         mount = mounted(root)
         assert pid_of(mount) == first.pid
         assert pid_of(mount._replace(connection=1 << 19)) is None
+
+
+def test_root_waits_for_no_program_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the file system of the program answers until the program runs, and then never again
+    monkeypatch.setattr(daemons, "_SECONDS", 0.1)
+    with served(root := tmp_path / "ctx"), public_directory() as folder:
+        words = ["cc", "-x", "c", "-o", str(folder / "small"), "-nostdlib", "-static", "-s", "-Wl,-n", "-"]
+        subprocess.run(words, input=b'void _start(void) { for (;;) __asm__("pause"); }', check=True)
+        data = (folder / "small").read_bytes()
+        (place := folder / STARTER_NAME.decode()).touch()
+        attributes = bytearray(ANSWERS[GETATTR])
+        attributes[:8], attributes[76:80] = bytes(8), (0o100755).to_bytes(4, "little")  # to be asked again
+        answers = {**ANSWERS, GETATTR: bytes(attributes), READ: data.ljust(4096, b"\0")}
+        with hanging(place, answers):
+            process = subprocess.Popen([place], user=1000, group=1000, extra_groups=[], cwd="/")
+            try:
+                del answers[GETATTR]
+                theirs = mounted(root)._replace(owner=1000)
+                assert bounded.ask(lambda: str(pid_of(theirs)).encode(), PATIENCE) == b"None"
+            finally:
+                process.kill()
+        process.wait(PATIENCE)
