@@ -12,6 +12,7 @@ This file must never know the protocol, or where servers are configured.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 import trio
@@ -24,7 +25,9 @@ from cortexfs.pool.host import Host
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 0.5  # between looks for the end of a host's first call, whose umask its server gets
-RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row, none after the last time or more
+
+log = logging.getLogger("cortexfs")
 
 
 class Watch:
@@ -84,6 +87,7 @@ class Watch:
         with scope:
             mark, failures = "", 0
             while True:
+                began = trio.current_time()
                 try:
                     mark, is_new = await self._catalog.follow(plugin, mark)
                     failures = 0
@@ -91,6 +95,12 @@ class Watch:
                         await self._changed()
                 except Fault as fault:
                     self._catalog.note(plugin, fault.message)
+                    if trio.current_time() - began >= RETRY_SECONDS[-1]:
+                        failures = 0
+                    if not failures:
+                        log.warning(
+                            "%s: %s (it is tried again, with longer pauses)", plugin.name, fault.message
+                        )
                     with trio.move_on_after(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
                         await self._again.wait()
                     failures += 1

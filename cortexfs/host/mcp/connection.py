@@ -188,7 +188,7 @@ class Link:
         try:
             going = asyncio.run_coroutine_threadsafe(self._call(work, items), self._loop)
         except RuntimeError:  # its loop has ended just now
-            raise self._loss() from None
+            raise self.loss() from None
         runtime.on_cancel(lambda: items.put(None))
         going.add_done_callback(lambda _: items.put(None))
         try:
@@ -198,7 +198,7 @@ class Link:
                 raise sdk.ExecutionFailed("cancelled", "ECANCELED")
             return going.result()
         except CancelledError:  # by the end of the loop
-            raise self._loss() from None
+            raise self.loss() from None
         finally:
             going.cancel()
 
@@ -250,7 +250,7 @@ class Link:
         finally:
             self.is_open = False
             if not self._opened.done():
-                self._opened.set_exception(self._loss())
+                self._opened.set_exception(self.loss())
             if (items := self._listener) is not None:
                 items.put(None)
 
@@ -373,7 +373,7 @@ class Link:
         self.is_open = self.is_open and not is_over
         return fault
 
-    def _loss(self) -> Fault:
+    def loss(self) -> Fault:
         self.is_open = False
         return failures.lost(self.target.name, self._judge, is_program=self._pipe is not None)
 

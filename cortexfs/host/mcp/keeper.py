@@ -84,9 +84,9 @@ class Keeper:
             return self._link
 
     def _await_turn(self) -> None:
-        if (wait := self._next - time.monotonic()) > 0:
-            why = f"the MCP server {self.target.name} has ended {self._failures} times in a row"
-            raise Fault("EHOSTDOWN", f"{why}; it is started again in {wait:.0f} s at the earliest")
+        if self._link is not None and (wait := self._next - time.monotonic()) > 0:
+            why = f"{self._link.loss().message}; it has ended {self._failures} times in a row"
+            raise Fault("EHOSTDOWN", f"{why}, and is started again in {wait:.0f} s at the earliest")
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
