@@ -92,6 +92,8 @@ def test_its_failure_says_its_last_lines(ctx: Ctx) -> None:
     status, said = called(ctx, "fails")
     assert (status, said.splitlines()[0]) == (1, "fails: EIO: the script ended with exit status: 3: line 89")
     assert said.splitlines()[-1] == "line 98"
+    placed(ctx, text="#!/bin/sh\n# tool: Fail.\necho 2 errors\nexit 1\n")
+    assert called(ctx, "fails")[1] == "fails: EIO: the script ended with exit status: 1: 2 errors\n"
     placed(ctx, text="#!/bin/sh\n# tool: Fail.\nkill -9 $$\n")
     assert called(ctx, "fails")[0] == 70
     assert as_user(ctx, "tool", "rm", f"{HOME}/fails")[0] == 0

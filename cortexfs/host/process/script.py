@@ -23,7 +23,7 @@ from cortexfs.host.call.effects import effects_of
 from cortexfs.host.process import one_shot
 from cortexfs.state import script_files
 
-ERROR_LINES = 10  # of standard error, in the message of a failed call
+ERROR_LINES = 10  # of standard error or output, in the message of a failed call
 ERROR_BYTES = 2000
 
 _comments: dict[str, str] = {}  # the comment of each script of this host, by path
@@ -58,7 +58,7 @@ class ScriptTool(sdk.Tool):
         program = replace(self._program, argv=argv, timeout=self._header.timeout)
         environment = {"PATH": os.defpath} | dict(runtime.environ)
         end = one_shot.exchange(program, b"", environment, runtime)
-        message = _last(end.errors)
+        message = _last(end.errors) or (_last(end.output) if end.status else "")
         how = f"the script ended with {one_shot.status_text(end.status)}"
         if fault := one_shot.failure_of("the script", program, end, f"{how}: {message}" if message else how):
             return fault
@@ -67,7 +67,7 @@ class ScriptTool(sdk.Tool):
         return sdk.ToolResult.success(end.output.decode(errors="replace"))
 
 
-def _last(errors: bytes) -> str:
-    """Returns the last lines of standard error."""
-    lines = errors[-ERROR_BYTES:].decode(errors="replace").strip().splitlines()
+def _last(printed: bytes) -> str:
+    """Returns the last lines of what the script printed."""
+    lines = printed[-ERROR_BYTES:].decode(errors="replace").strip().splitlines()
     return "\n".join(lines[-ERROR_LINES:])

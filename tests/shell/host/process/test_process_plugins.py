@@ -150,6 +150,12 @@ async def test_answers_through_a_host(where: Path) -> None:
         assert (answer.code, answer.output, answer.status) == expected, text
 
 
+async def test_a_failure_without_a_word_is_told(where: Path) -> None:
+    # abi.md 4.20
+    answer = await call(where, """echo '{"output":" ","is_error":true}'""")
+    assert (answer.code, answer.message) == ("EIO", "the tool failed, and gave no reason")
+
+
 async def test_what_cannot_be_started(where: Path) -> None:
     # abi.md 4.29
     script(where, "")
