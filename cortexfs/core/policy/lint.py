@@ -190,7 +190,8 @@ def _plugins(world: LintInput) -> Iterator[LintFinding]:
             continue
         if plugin.governance:
             yield LintFinding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
-        yield from (LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
+        if plugin.gaps:
+            yield LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, ", ".join(plugin.gaps))
         if is_open and plugin.trust == UNREVIEWED:
             text = "agents may run its tools without approval"
             yield LintFinding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, text)

@@ -87,7 +87,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
     ),
     ("PLUGIN_MANIFEST_UNAVAILABLE", with_plugin(fault="it was killed"), "notes", "it was killed"),
     ("PLUGIN_GOVERNANCE_INVALID", with_plugin(governance="is Quarantined"), "notes", "is Quarantined"),
-    ("PLUGIN_PACKAGE_GOVERNANCE_GAP", with_plugin(gaps=("missing publisher_id",)), "notes", "publisher_id"),
+    ("PLUGIN_PACKAGE_GOVERNANCE_GAP", with_plugin(gaps=("no sbom", "no key")), "notes", "no sbom, no key"),
     (
         "OPEN_PERMISSION_UNREVIEWED_PLUGIN",
         with_plugin('mode = "open"', trust="unreviewed_process"),
