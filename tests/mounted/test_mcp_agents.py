@@ -106,6 +106,9 @@ def test_a_program_that_is_not_shown(served: Ctx) -> None:
         rows = json.loads(served.ctx("policy", "explain", path, "far.echo", "--json").stdout)["steps"]
         (row,) = (row for row in rows if row["layer"] == "program")
         assert (row["result"], line in row["why"]) == ("closed", True)
+        explain = (str(served.python), "-I", "-m", "cortexfs.cli.main", "policy", "explain", path, "far.echo")
+        told = served.run(explain, cwd=folder).stdout
+        assert f"{program} is shown, but only where the agent works in {folder}" in told
 
 
 def test_a_server_without_a_network(served: Ctx, server: str) -> None:

@@ -117,11 +117,14 @@ def _program(root: str, name: str, config: str | None) -> str:
 
 def _program_layer(root: str, caller: PolicyCaller, program: str) -> LayerAnswer:
     home = home_of(os.path.expanduser("~"))
-    agent_view = view(caller.mounts, os.getcwd(), root=root, home=home, writable=False)
-    real = os.path.realpath(program)
-    closed = next((path for path in (program, real) if "x" not in allowed(agent_view, path)), "")
-    where = f"{caller.name}.d/mount"
-    if not closed:
-        return LayerAnswer("program", "pass", f"{program} is shown", where)
+    here, paths, where = os.getcwd(), (program, os.path.realpath(program)), f"{caller.name}.d/mount"
+
+    def closed_in(cwd: str) -> str:
+        agent_view = view(caller.mounts, cwd, root=root, home=home, writable=False)
+        return next((path for path in paths if "x" not in allowed(agent_view, path)), "")
+
+    if not (closed := closed_in(here)):
+        only = f", but only where the agent works in {here}" if closed_in("/") else ""
+        return LayerAnswer("program", "pass", f"{program} is shown{only}", where)
     line = "\t".join((closed, closed, "ro", "-"))
     return LayerAnswer("program", "closed", f"add to the mount table: {line}", where)
