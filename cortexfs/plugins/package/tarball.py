@@ -23,6 +23,7 @@ MAX_PACKED = 64 << 20
 MAX_UNPACKED = 128 << 20
 MAX_ENTRIES = 10_000
 MAX_EXTENDED = 16 << 10  # bytes of a long name, with the other facts of pax writers
+MAX_ALL_EXTENDED = 8 << 20  # bytes of all these with their headers: reading more would take many seconds
 
 BLOCK = 512
 _EMPTY = bytes(BLOCK)
@@ -91,7 +92,7 @@ def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
 
 
 def _entries(tar: bytes) -> Iterator[TarEntry]:
-    position, long_name = 0, None
+    position, extended, long_name = 0, 0, None
     while (header := tar[position : position + BLOCK]) != _EMPTY:
         if len(header) < BLOCK:
             raise Fault("EINVAL", "it is cut short")
@@ -102,6 +103,8 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
         data, position = _data(tar, position + BLOCK, _number(header[124:136]))
         name = _name(header) if long_name is None else long_name
         if kind in (_LONG_NAME, _PAX, _PAX_GLOBAL):
+            if (extended := extended + BLOCK + len(data)) > MAX_ALL_EXTENDED:
+                raise Fault("EMSGSIZE", f"its long names take more than {MAX_ALL_EXTENDED >> 20} MiB")
             new_name = _extended(kind, data)
             if new_name is not None and long_name is not None:
                 raise Fault("EINVAL", f"{shown(new_name)} has two long names")

@@ -311,6 +311,8 @@ def test_headers_that_contradict_each_other_are_refused() -> None:
     assert "has two long names" in refused(cpx(name, other, member("x")))
     assert "is cut short after the long name" in refused(cpx(name))
     assert "takes more than 16 KiB" in refused(cpx(member("x", bytes(1 << 15), b"L"), member("x")))
+    long = member("x", b"16000 a=".ljust(15_999, b"x") + b"\n", b"x")
+    assert "its long names take more than 8 MiB" in refused(cpx(*[long] * 600))
     assert "is a link" in refused(cpx(member("x", b"/etc", b"K"), member("x")))
     assert "all files one name" in refused(cpx(member("x", b"14 path=lib/x\n", b"g"), member("x")))
     for record in (b"99 path=x\n", b"9 path=lib/x\n", b"path=x\n", b"5 ab\n", b"14 path=lib/xx"):
