@@ -17,7 +17,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.governance import HOST_VERSION
 from cortexfs.plugins.install import install
-from cortexfs.plugins.package import package
+from cortexfs.plugins.package import manifests, package
 from cortexfs.plugins.package.package import File
 from cortexfs.plugins.trust import signing
 
@@ -69,8 +69,10 @@ def keygen(options: argparse.Namespace) -> int:
 
 def sign(options: argparse.Namespace) -> int:
     folder = Path(options.directory)
-    tree = package.read(folder)
-    metadata = signing.sign(tree, signing.read_key(Path(options.key)), options.publisher)
+    tree, key = package.read(folder), Path(options.key)
+    if key.resolve() in {(folder / name).resolve() for name in tree.files}:
+        raise Fault("EINVAL", f"{key} would be published with the plugin; move it out of {folder}")
+    metadata = signing.sign(tree, signing.read_key(key), options.publisher)
     signing.write_package(folder, metadata)
     verdict = signing.verify(signing.signed(tree, metadata))
     output.say(f"signed {tree.manifest.name} {tree.manifest.version}: {verdict.text}")
@@ -82,6 +84,10 @@ def pack(options: argparse.Namespace) -> int:
     folder = Path(options.directory)
     tree = package.read(folder)
     out = Path(options.out or package.archive_name(folder.resolve().name, tree.manifest))
+    place, top = out.resolve().parent, folder.resolve()
+    if place.is_relative_to(top) and (place != top or manifests.is_json(tree.manifest)):
+        mend = f"write it elsewhere, as: ctx plugin pack {folder} {top.parent / out.name}"
+        raise Fault("EINVAL", f"{out} would become a file of the plugin itself; {mend}")
     data = package.pack(tree)
     package.unpack(data, str(out))  # a package that cannot be installed is not written
     out.write_bytes(data)

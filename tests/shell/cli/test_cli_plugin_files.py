@@ -64,6 +64,22 @@ def test_sign_pack_and_install(places: directories.Places, said: Said) -> None:
     assert said("trust", "remove")[0] == 2
 
 
+def test_neither_key_nor_package_becomes_a_file_of_the_plugin(
+    places: directories.Places, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 11.50
+    said.ok("new", "own", "own", "--template", "esm")
+    monkeypatch.chdir("own")
+    said.ok("keygen", "key")
+    assert "key would be published with the plugin; move it out of ." in said("sign", ".", "--key", "key")[2]
+    Path("key").rename("../key")
+    said.ok("sign", ".", "--key", "../key", "--publisher", "Ann")
+    status, _, err = said("pack", ".")
+    assert (status, "would become a file of the plugin itself; write it elsewhere" in err) == (2, True)
+    said.ok("pack", ".", "../own.cpx")
+    assert "verified ed25519" in said.ok("review", ".")
+
+
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_person_at_a_terminal_is_asked(places: directories.Places, said: Said, answer: str) -> None:
     # issue: "Unknown publishers: asked on a terminal"
