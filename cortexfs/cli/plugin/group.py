@@ -114,8 +114,8 @@ VERBS = {
             arg(
                 "--template",
                 None,
-                "the kind of its tools",
-                choices=("process", "native", "rust", "python"),
+                "what it brings: a tool of a kind, a model or a skill",
+                choices=("process", "native", "rust", "python", "esm", "model", "skill"),
                 default="process",
             ),
         ),

@@ -20,7 +20,7 @@ places, said = plugin_commands.places, plugin_commands.said
 # -- new and test
 
 
-@pytest.mark.parametrize("template", ["process", "native", "python"])
+@pytest.mark.parametrize("template", ["process", "native", "python", "esm"])
 def test_a_template_works_unchanged(places: directories.Places, said: Said, template: str) -> None:
     # issue: "ctx plugin new (process, native C, python templates that pass test and run unchanged)"
     assert f"ctx plugin test cortex-plugin-my-{template} --run" in said.ok(
@@ -34,6 +34,18 @@ def test_a_template_works_unchanged(places: directories.Places, said: Said, temp
     assert "words" in out.splitlines()[-1]
     assert "fail:" not in out
     said.ok("install", folder)
+
+
+def test_templates_of_models_and_skills_work_unchanged(places: directories.Places, said: Said) -> None:
+    said.ok("new", "my-mind", "mind", "--template", "model")
+    question = '{"messages":[{"role":"user","text":"example"}]}'
+    out = said.ok("test", "mind", "--run", "--yes")
+    assert f"ok: model my-mind/small called with {question}: example" in out
+    said.ok("install", "mind")
+    said.ok("new", "my-skill", "skill", "--template", "skill")
+    said.ok("test", "skill", "--run", "--yes")
+    said.ok("install", "skill")
+    assert (places.state / "plugins/my-skill/skills/review.md").exists()
 
 
 def test_nothing_is_written_over(places: directories.Places, said: Said) -> None:
@@ -152,7 +164,7 @@ def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: directories.Plac
     assert status == 1
     assert "fail: tool hello called with {} (EPROTO: " in out
     (folder / "bin/hello").write_text("#!/bin/sh\necho no pen >&2; exit 3\n")
-    assert "ok: tool hello called with {}: no pen" in said.ok("test", "hello", "--run", "--yes")
+    assert "ok: tool hello called with {}: EIO: no pen" in said.ok("test", "hello", "--run", "--yes")
 
 
 # -- review

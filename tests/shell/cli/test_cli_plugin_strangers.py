@@ -174,7 +174,7 @@ def test_an_answer_to_an_input_that_was_made_up_is_an_answer(places: directories
         "plugin = [looks, draws]\n"
     )
     out = said.ok("test", "looks", "--run", "--yes")
-    assert 'ok: tool looks called with {"path":"example"}: no example here' in out
+    assert 'ok: tool looks called with {"path":"example"}: EINVAL: no example here' in out
     assert "ok: tool draws called with {}: drawn" in out
 
 

@@ -42,6 +42,7 @@ _BROKEN = ("EPROTO", "ETIMEDOUT", "EHOSTDOWN", "ENOEXEC")
 Ask: TypeAlias = Callable[[list[str]], bool]
 Result = TypeVar("Result")
 _SHOWN = 200  # characters of an output
+_QUESTION = b'{"messages":[{"role":"user","text":"example"}]}'  # of sdk.ModelRequest
 _LEAST: Mapping[str, Any] = {
     "string": "example",
     "integer": 1,
@@ -96,8 +97,7 @@ async def _load(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallCheck
 
 
 def _call_checks(tools: list[Object], ask: Ask) -> list[InstallCheck]:
-    inputs = [msgspec.json.encode(example(msgspec.json.decode(tool.schema))) for tool in tools]
-    calls = list(zip(tools, inputs, strict=True))
+    calls = [(tool, _QUESTION if tool.class_ == "model" else _input(tool)) for tool in tools]
     if not ask([f"  {tool.name} {input_.decode()}" for tool, input_ in calls]):
         return [InstallCheck("its tools were not called")]
     with tempfile.TemporaryDirectory(prefix="ctx-scratch-") as scratch:
@@ -106,6 +106,10 @@ def _call_checks(tools: list[Object], ask: Ask) -> list[InstallCheck]:
             return [await _call(pool, tool, input_, scratch) for tool, input_ in calls]
 
         return ended.run(partial(_with_hosts, call_all))
+
+
+def _input(tool: Object) -> bytes:
+    return msgspec.json.encode(example(msgspec.json.decode(tool.schema)))
 
 
 async def _call(pool: Pool, tool: Object, input_: bytes, scratch: str) -> InstallCheck:
@@ -117,11 +121,11 @@ async def _call(pool: Pool, tool: Object, input_: bytes, scratch: str) -> Instal
         let_go = pool.people.keep(identity, connection)
         outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, request, _ignore)
         let_go()
-    name = f"tool {tool.name} called with {input_.decode()}"
+    name = f"{tool.class_} {tool.name} called with {input_.decode()}"
     # Any other fault is the tool's answer to a made-up input, so the tool works.
     if outcome.fault and (outcome.fault.code in _BROKEN or outcome.fault.message.startswith(NOT_STARTED)):
         return InstallCheck(name, str(outcome.fault))
-    text = outcome.fault.message if outcome.fault else outcome.output
+    text = str(outcome.fault or outcome.output)
     return InstallCheck(f"{name}: {clipped(text.strip(), _SHOWN)}")
 
 
