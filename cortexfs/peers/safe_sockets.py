@@ -43,6 +43,8 @@ REFUSED = _refusable()  # whether the kernel refuses descriptors
 
 
 def _receive_looking(sock: socket.socket, size: int) -> bytes:
+    # Else recv(2) skips a byte that was sent out of band, and lets go of its descriptors without a look.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
     data, _, flags, _ = sock.recvmsg(size, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     if flags & socket.MSG_CTRUNC:
         raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))

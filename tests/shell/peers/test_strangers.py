@@ -55,15 +55,16 @@ def lingering() -> Iterator[socket.socket]:
     peer.close()
 
 
-def send(theirs: socket.socket, known: bool, linger: socket.socket) -> None:
+def send(theirs: socket.socket, known: bool, linger: socket.socket, flags: int) -> None:
     """Send the descriptor along, and keep no reference to it."""
+    along = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", linger.fileno()))]
     if known:
         with pytest.raises(PermissionError):
-            socket.send_fds(theirs, [b"x"], [linger.fileno()])
+            theirs.sendmsg([b"x"], along, flags)
         linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         theirs.close()
     else:
-        socket.send_fds(theirs, [b"x"], [linger.fileno()])
+        theirs.sendmsg([b"x"], along, flags)
     linger.close()
 
 
@@ -87,12 +88,13 @@ def test_bytes_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
     assert ours.fileno() == -1
 
 
+@pytest.mark.parametrize("flags", [0, socket.MSG_OOB], ids=["in turn", "out of band"])
 def test_receiving_a_descriptor_neither_waits_nor_installs_it(
-    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket
+    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket, flags: int
 ) -> None:
     ours, theirs = pair
     theirs.sendall(b"before")
-    send(theirs, known, lingering)
+    send(theirs, known, lingering, flags)
     before = len(os.listdir("/proc/self/fd"))
 
     def read() -> None:
@@ -105,12 +107,13 @@ def test_receiving_a_descriptor_neither_waits_nor_installs_it(
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+@pytest.mark.parametrize("flags", [0, socket.MSG_OOB], ids=["in turn", "out of band"])
 def test_closing_over_an_unread_descriptor_does_not_wait(
-    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket
+    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket, flags: int
 ) -> None:
     ours, theirs = pair
     theirs.sendall(b"before")
-    send(theirs, known, lingering)
+    send(theirs, known, lingering, flags)
     assert in_time(lambda: safe_sockets.close(ours))
     assert ours.fileno() == -1
 
