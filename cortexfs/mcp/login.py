@@ -3,8 +3,9 @@
 Main path: `logged_in` connects to the server. If the server refuses, the SDK finds the authorization server
 and passes `browse` the address where a person logs in. The browser then returns to a port of this machine.
 
-Rules: only that port takes the code, at the announced address; the SDK checks the state and the issuer. A
-former token is not sent: a person who logs in wants a new one.
+Rules: only that port takes the code, at the announced address; the SDK checks the issuer. Other users can
+connect to it, too: a request without this login's state changes nothing, and nobody waits for a connection
+that says nothing. A former token is not sent: a person who logs in wants a new one.
 This file must never know where a login is kept.
 """
 
@@ -14,7 +15,7 @@ import asyncio
 import html
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -82,15 +83,17 @@ async def logged_in(url: str, wish: LoginWish, browse: Callable[[str], None]) ->
     """Returns the login, or None if the server needs none."""
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # failures become a Fault
     back: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+    states: list[str] = []
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _sent_back(reader, writer, back)
+        await _sent_back(reader, writer, states, back)
 
     listening = await asyncio.start_server(take, HOST, wish.port, limit=MAX_LINE)
     redirect = f"http://{HOST}:{listening.sockets[0].getsockname()[1]}{PATH}"
     storage = _Storage(wish, redirect)
 
     async def go(address: str) -> None:
+        states.extend(parse_qs(urlsplit(address).query)["state"])
         await anyio.to_thread.run_sync(browse, _with_scopes(address, wish.scopes))
 
     async def wait() -> AuthorizationCodeResult:
@@ -109,12 +112,14 @@ async def logged_in(url: str, wish: LoginWish, browse: Callable[[str], None]) ->
     try:
         http = bound(httpx2.AsyncClient(auth=provider, timeout=httpx2.Timeout(30, read=None)))
         way = streamable_http_client(url, http_client=http)
-        async with listening, http, Client(way, cache=None) as client:
+        async with http, Client(way, cache=None) as client:
             await client.list_tools()
     except BaseExceptionGroup as group:
         raise _fault(url, group) from None
     except (MCPError, OAuthFlowError, OSError, httpx2.HTTPError, ValidationError) as error:
         raise _fault(url, error) from None
+    finally:
+        listening.close()
     return _login(url, provider, storage)
 
 
@@ -153,7 +158,10 @@ def _with_scopes(address: str, scopes: tuple[str, ...]) -> str:
 
 
 async def _sent_back(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.Future[AuthorizationCodeResult]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    states: Sequence[str],
+    back: asyncio.Future[AuthorizationCodeResult],
 ) -> None:
     """Answer a browser that returns, and take the code or the error from its request."""
     try:
@@ -161,7 +169,8 @@ async def _sent_back(
         parts = urlsplit(line[1] if len(line) > 1 else "")
         fields = {key: values[0] for key, values in parse_qs(parts.query).items()}
         status, text = "404 Not Found", "There is nothing here."
-        if parts.path == PATH and ("code" in fields or "error" in fields) and not back.done():
+        is_ours = parts.path == PATH and fields.get("state") in states and not back.done()
+        if is_ours and ("code" in fields or "error" in fields):
             status, text = "200 OK", DONE
             if "code" in fields:
                 code, state, issuer = fields["code"], fields.get("state"), fields.get("iss")
@@ -174,8 +183,8 @@ async def _sent_back(
         head = ("HTTP/1.1 " + status, "Content-Type: text/html; charset=utf-8", "Connection: close")
         writer.write("\r\n".join((*head, f"Content-Length: {len(body)}", "", "")).encode() + body)
         await writer.drain()
-    except (OSError, ValueError):
-        return  # the browser has left, or sent something else
+    except (OSError, ValueError, asyncio.CancelledError):
+        return  # the browser has left, or sent something else, or the login is over
     finally:
         writer.close()
 

@@ -85,7 +85,7 @@ def test_mcp_servers_are_added_imported_and_removed(tab: Tab, page: WebProcess, 
 
 def test_a_login_at_an_mcp_server_ends_well(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     # abi.md 13.26
-    with logins(ctx) as address:
+    with logins(ctx.work) as address:
         ctx.ctx("mcp", "add", "closed", "--url", address)
         part(tab, page, "plugins")
         tab.get_by_role("button", name="Log in at closed").click()
