@@ -1,12 +1,14 @@
 """The MCP server on HTTP, for clients that know its secret.
 
 Rules: every request needs the bearer token. The socket is bound before its address is printed, so the printed
-address is the one that answers.
+address is the one that answers. Strangers can connect: their heads are bounded, which they are only by h11,
+and the oldest connection without the token makes room for the next one.
 This file must never know tools.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault, code_of
@@ -29,6 +32,7 @@ PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 1  # for answers under way at the end; a stream has no end of its own
 MAX_SESSIONS = 100  # clients at a time, each with a session in memory
+MAX_STRANGERS = 100  # connections that have not shown the token
 
 
 class Bearer:
@@ -37,6 +41,13 @@ class Bearer:
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
+        self._strangers: dict[tuple[str, int] | None, asyncio.Transport] = {}  # oldest first
+
+    def welcome(self, client: tuple[str, int] | None, transport: asyncio.Transport) -> None:
+        self._strangers.pop(client, None)
+        self._strangers[client] = transport
+        if len(self._strangers) > MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -50,6 +61,7 @@ class Bearer:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
                 return await refusal(scope, receive, send)
+            self._strangers.pop(scope["client"], None)
         await self._app(scope, receive, send)
 
 
@@ -77,8 +89,21 @@ async def over_http(
     sessions = EventSessions(server, security_settings=security, max_sessions=MAX_SESSIONS)
     route = Route(PATH, endpoint=StreamableHTTPASGIApp(sessions))
     app = Starlette(routes=[route], lifespan=lambda _: sessions.run())
+    bearer = Bearer(app, token)
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            bearer.welcome(self.client, transport)
+
     config = uvicorn.Config(
-        Bearer(app, token), log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+        bearer,
+        http=Connection,
+        ws="none",
+        log_level="error",  # strangers cause warnings
+        access_log=False,
+        proxy_headers=False,  # a header would decide which client it is
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     ready()
     await uvicorn.Server(config).serve(sockets=[listening])

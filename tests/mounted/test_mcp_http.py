@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
 from cortexfs.mcp import events as mcpevents
+from cortexfs.mcp import http as mcphttp
 from tests.mounted.ctx_mount import mounted
 from tests.mounted.mcp_clients import Served, served
 from tests.waiting import PATIENCE
@@ -55,6 +57,19 @@ def greeted(here: Served) -> dict[str, str]:
     with begun(here, {"method": "notifications/initialized"}, **session) as answer:
         assert answer.status == 202
     return session
+
+
+def test_strangers_take_neither_memory_nor_all_connections(here: Served) -> None:
+    place = urlsplit(here.url)
+    with contextlib.ExitStack() as ending:
+        for _ in range(2 * mcphttp.MAX_STRANGERS):
+            stranger = ending.enter_context(socket.create_connection((place.hostname, place.port)))
+            stranger.send(b"P")
+        greeted(here)
+        assert len(os.listdir(f"/proc/{here.process.pid}/fd")) < 1.5 * mcphttp.MAX_STRANGERS
+        head = b"OST / HTTP/1.1\r\n" + b"X: %s\r\n" % bytes(1000).replace(b"\0", b"x") * 30_000
+        with pytest.raises(ConnectionError):
+            stranger.sendall(head)
 
 
 def test_blanks_around_a_name_are_no_part_of_it(here: Served) -> None:
