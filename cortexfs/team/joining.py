@@ -121,11 +121,11 @@ class Invitation(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Invitation:
-        body = text.strip().removeprefix(PREFIX)
+        whole = "".join(text.split())  # a message or a terminal may have broken its line
         try:
-            if not text.strip().startswith(PREFIX) or len(text) > _MAX_TOKEN:
+            if not whole.startswith(PREFIX) or len(whole) > _MAX_TOKEN:
                 raise ValueError
-            content = msgspec.msgpack.decode(keys.padded(body), type=_Content)
+            content = msgspec.msgpack.decode(keys.padded(whole.removeprefix(PREFIX)), type=_Content)
             key = keys.Key(keys.USER, content.seed)
             for each in content.servers:
                 check_address(each)
@@ -134,7 +134,8 @@ class Invitation(NamedTuple):
                 "EINVAL", "this is not a token of a team, or a part of it is missing; copy it whole"
             ) from None
         if content.expires < time.time():
-            raise Fault("EACCES", "the token has expired; make another on the first machine: ctx team init")
+            mend = "make another on the first machine: ctx team init"
+            raise Fault("EACCES", f"the token has expired, or a clock is wrong; {mend}")
         account = keys.public_text(keys.ACCOUNT, content.account)
         claims = _claims(account, key, content.issued, content.expires)
         token = claims.with_signature(content.signature)

@@ -24,10 +24,15 @@ def test_a_server_moves_and_the_others_follow(python: Path) -> None:
         assert f"box is reached at 127.0.0.2:{port}; the change is in effect" in moved.stderr
         facts = laptop.folder / "facts.json"
         until(lambda: facts.read_text() if facts.exists() else "", lambda seen: f"127.0.0.2:{port}" in seen)
-        again = laptop.team("join", moved.stdout.strip())  # had it been away, a token would tell it
-        assert f"laptop looks for the team team at 127.0.0.2:{port}" in again.stderr
+        token, program = moved.stdout.strip(), [laptop.ctx.python, "-I", "-m", "cortexfs.cli.main"]
+        for more in (("--name", "other"), ("--server",), ("--listen", "0.0.0.0:4333")):
+            refused = laptop.team("join", token, *more, check=False)
+            assert (refused.returncode, f"already, and keeps its {more[0]};" in refused.stderr) == (1, True)
+        broken = f" {token[:60]}\n {token[60:]}\r\n"  # as a message shows it
+        again = laptop.ctx.run([*map(str, program), "team", "join", "-"], input=broken)
+        assert f"laptop looks for the team team at 127.0.0.2:{port}" in again.stderr  # had it been away
         until(lambda: laptop.status["server"], lambda seen: seen == f"127.0.0.2:{port}")
-        third.team("join", moved.stdout.strip(), "--name", "third")  # that did not use the token up
+        third.team("join", token, "--name", "third")  # that did not use the token up
         other = third.team("join", "--name", "third", _token_of_another(), check=False)
         assert (other.returncode, "is in the team team already" in other.stderr) == (1, True), other.stderr
 

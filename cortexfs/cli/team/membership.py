@@ -37,15 +37,16 @@ from cortexfs.team.places import (
 )
 from cortexfs.team.server import NatsSettings
 
+LISTEN = "0.0.0.0:4222"
+
 
 def init(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     if places.is_joined:
         member = places.read_member()
-        if options.name not in (None, member.machine):
-            raise Fault("EEXIST", f"this machine is {member.machine} in the team {member.team} already")
         account = keys.Key.of_seed(places.read_secrets().account)  # only where the team was begun
+        _check_kept(member, options, team=member.team, listen=_engine(places).listen)
         if options.address:
             member = _move(places, member, options)
             moved = f"{member.machine} is reached at {', '.join(member.servers)}"
@@ -55,7 +56,7 @@ def init(options: argparse.Namespace) -> int:
     else:
         directories.create(where)
         invitation = _begin(places, options)
-        output.say(f"began the team {options.team}; {reload.tell(options.root)}")
+        output.say(f"began the team {places.read_member().team}; {reload.tell(options.root)}")
         live.wait(options.root, places)
         title = "a token"
     output.say(f"{title}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
@@ -63,13 +64,25 @@ def init(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _check_kept(member: Member, options: argparse.Namespace, **kept: object) -> None:
+    """Raises EEXIST if an option would change what a member keeps. An option that repeats it is fine."""
+    kept["name"] = member.machine
+    if changed := [f"--{each}" for each in kept if getattr(options, each) not in (None, False, kept[each])]:
+        why = f"this machine is {member.machine} in the team {member.team} already"
+        raise Fault("EEXIST", f"{why}, and keeps its {', '.join(changed)}; see: ctx team leave --help")
+
+
+def _engine(places: TeamPlaces) -> NatsSettings:
+    engine = read(places.engine, NatsSettings, "the file of a team's server")
+    assert engine is not None  # as the team was begun here
+    return engine
+
+
 def _move(places: TeamPlaces, member: Member, options: argparse.Namespace) -> Member:
     """Give the server here other addresses, and a certificate that also names its former ones."""
     secrets, record = places.read_secrets(), places.read_machines()[member.machine]
-    engine = read(places.engine, NatsSettings, "the file of a team's server")
-    assert engine is not None  # as the team was begun here
     assert record.server is not None
-    addresses = _addresses(options, engine.listen)
+    addresses = _addresses(options, _engine(places).listen)
     hosts = [each.rpartition(":")[0].strip("[]") for each in dict.fromkeys((*addresses, *member.servers))]
     ca = certificates.Pem(secrets.authority.encode(), secrets.authority_key.encode())
     public = certificates.public_of((places.server / "server.key").read_bytes())
@@ -90,14 +103,15 @@ def _addresses(options: argparse.Namespace, listen: str) -> list[str]:
 
 
 def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
-    machine, servers = messages.check_machine(options.name or _host()), _addresses(options, options.listen)
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", options.team):
+    team, listen = options.team or "team", options.listen or LISTEN
+    machine, servers = messages.check_machine(options.name or _host()), _addresses(options, listen)
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", team):
         raise Fault("EINVAL", "a team's name has 1 to 64 letters, digits and . _ -")
     program = server.program()
     places.server.mkdir(mode=0o700, parents=True, exist_ok=True)
     places.folder.chmod(0o700)
     places.machines.mkdir(mode=0o700, exist_ok=True)
-    ca, own = certificates.authority(options.team), certificates.new_key()
+    ca, own = certificates.authority(team), certificates.new_key()
     hosts = [each.rpartition(":")[0].strip("[]") for each in servers]
     public = certificates.public_of(own)
     certificate = certificates.of_server(ca, machine, [*hosts, *joining.LOCAL], public)
@@ -105,7 +119,7 @@ def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     authority = ca.certificate.decode()
     secrets = TeamSecrets(operator.seed, account.seed, system.seed, authority, ca.key.decode())
     claims = server.claims(secrets, {})
-    engine = NatsSettings(program, options.listen, account.public, system.public, claims)
+    engine = NatsSettings(program, listen, account.public, system.public, claims)
     server.keep(places, engine, own, certificate, authority)
     written(places.secrets, secrets)
     key = keys.Key.new(keys.USER)
@@ -113,7 +127,7 @@ def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     record = ServerRecord(machine, servers, server.route(servers[0]), certificates.key_pin(public))
     written(places.machines / machine, MachineRecord(key.public, int(time.time()), server=record))
     invitation = _invitation(places, servers, account, is_server=options.server)
-    places.write_member(Member(options.team, machine, servers, account.public, key.seed, token, authority))
+    places.write_member(Member(team, machine, servers, account.public, key.seed, token, authority))
     return invitation
 
 
@@ -127,26 +141,27 @@ def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, *, is
 def join(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
-    invitation = Invitation.read(sys.stdin.readline() if options.token == "-" else options.token)
+    read_token = sys.stdin.readline if sys.stdin.isatty() else sys.stdin.read
+    invitation = Invitation.read(read_token() if options.token == "-" else options.token)
     if places.is_joined:
         member = places.read_member()
         if member.account != invitation.account or places.engine.exists():
             raise Fault("EEXIST", f"this machine is in the team {member.team} already; see: ctx team leave")
+        _check_kept(member, options, server=None, listen=None, address=None)
         places.write_member(replace(member, servers=invitation.servers))
         where_now = f"{member.machine} looks for the team {member.team} at {', '.join(invitation.servers)}"
         output.say(f"{where_now}; {reload.tell(options.root)}")
         return EXIT_OK
     wish = Wish(messages.check_machine(options.name or _host()))
+    listen = options.listen or LISTEN
     if options.server:
         program, own = server.program(), certificates.new_key()
-        wish = replace(
-            wish, server=ServerWish(_addresses(options, options.listen), certificates.public_of(own))
-        )
+        wish = replace(wish, server=ServerWish(_addresses(options, listen), certificates.public_of(own)))
     directories.create(where)
     accepted = partial(joining.accept, invitation, wish)
     member, answer = trio.run(accepted, strict_exception_groups=True)
     if options.server:
-        engine = NatsSettings(program, options.listen, member.account, answer.system, answer.claims)
+        engine = NatsSettings(program, listen, member.account, answer.system, answer.claims)
         server.keep(places, engine, own, answer.certificate.encode(), member.authority)
     places.write_member(member)
     output.say(f"{member.machine} joined the team {member.team}; {reload.tell(options.root)}")

@@ -13,7 +13,7 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 _NAME = arg("--name", "MACHINE", "this machine's name in the team (default: its host name)")
 
 _SERVER = (
-    arg("--listen", "HOST:PORT", "where its server listens", default="0.0.0.0:4222"),
+    arg("--listen", "HOST:PORT", "where its server listens (default: 0.0.0.0:4222)"),
     arg(
         "--address",
         "HOST",
@@ -28,7 +28,7 @@ COMMANDS = {
             "init": Command(
                 "team.membership.init",
                 (
-                    arg("--team", "NAME", "the team's name (default: team)", default="team"),
+                    arg("--team", "NAME", "the team's name (default: team)"),
                     _NAME,
                     *_SERVER,
                     flag("--server", "print a token with which a machine may be a server, too"),
