@@ -11,7 +11,7 @@ A call has a socket of its own so that one slow reader never holds another up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -130,6 +130,16 @@ class Capabilities(msgspec.Struct, frozen=True):
     emits_observer_text: bool = False
     background_safe: bool = False
     effects: tuple[Effect, ...] = ()
+
+
+class Medium(msgspec.Struct, frozen=True):
+    """An attachment, as wire.MEDIA and the native ABI have it."""
+
+    media_type: str
+    mime_type: str
+    url: str
+    caption: str | None = None
+    size: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

@@ -133,7 +133,9 @@ def described(tool: sdk.Tool) -> bytes:
     try:
         if why := wrong_tool.schema_fault(tool):
             tool = WrongTool(tool.name, why)
-        return msgspec.json.encode(sdk.descriptor(tool))
+        data = msgspec.json.encode(sdk.descriptor(tool))
+        msgspec.json.decode(data, type=hostcalls.Descriptor)  # so that its fault is no other tool's
+        return data
     except Exception as error:  # a schema may hold anything
         why = f"it cannot be described: {sentence(error)}"
         return msgspec.json.encode(sdk.descriptor(WrongTool(tool.name, why)))

@@ -282,6 +282,7 @@ def broken_by(error: Exception) -> Fault:
 
 def of_the_tool(code: str, message: str) -> Fault:
     """Returns the fault that a tool reports. Only callers cancel, so ECANCELED becomes EIO."""
+    message = message if message.strip() else "it failed without a message"
     if code == "ECANCELED":
         return Fault("EIO", message)
     return Fault(code if is_code(code) else "EPROTO", message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 
 class ExecutionScope(StrEnum):
@@ -108,7 +108,7 @@ class ToolEffect(_Effect):
         reversibility: EffectReversibility | None = None,  # None: the default of the kind
         confirmation: EffectConfirmation | None = None,
         dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED,
-    ) -> ToolEffect:
+    ) -> Self:
         kind = ToolEffectKind(kind)  # the kind may be passed as a str
         recovery = EffectReversibility(reversibility or kind.default_reversibility)
         condition = EffectConfirmation(confirmation or kind.default_confirmation)
@@ -125,6 +125,9 @@ class ToolEffect(_Effect):
 
     def with_dry_run(self, dry_run: DryRunSupport) -> ToolEffect:
         return self._replace(dry_run=dry_run)
+
+    def _replace(self, **fields: Any) -> Self:
+        return type(self)(**(self._asdict() | fields))
 
     @property
     def is_mutating(self) -> bool:

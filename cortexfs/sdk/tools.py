@@ -88,11 +88,11 @@ class InvocationContext(NamedTuple):
 
     @property
     def is_background(self) -> bool:
-        return self.execution_scope is ExecutionScope.BACKGROUND
+        return self.execution_scope == ExecutionScope.BACKGROUND
 
     @property
     def is_foreground(self) -> bool:
-        return self.execution_scope is ExecutionScope.FOREGROUND
+        return self.execution_scope == ExecutionScope.FOREGROUND
 
 
 class ToolRuntime:

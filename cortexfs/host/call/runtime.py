@@ -189,6 +189,10 @@ class Runtime(sdk.ToolRuntime):
     def done(self, result: sdk.ToolResult | None = None) -> None:
         out = bytearray()
         if result is not None:
+            try:
+                result = msgspec.convert(tuple(result), sdk.ToolResult)
+            except msgspec.ValidationError as error:
+                raise Fault("EPROTO", f"the tool returned a wrong ToolResult: {error}") from None
             for attachment in result.media:
                 out += _medium(attachment)
             if result.is_error:
@@ -321,7 +325,7 @@ def _pieces(text: str) -> Iterator[bytes]:
 
 
 def _medium(attachment: sdk.Attachment) -> bytes:
-    data = msgspec.json.encode(attachment._asdict())
+    data = msgspec.json.encode(msgspec.convert(attachment._asdict(), hostcalls.Medium))
     if len(data) > wire.MAX_TEXT:
         why = f"over {wire.MAX_TEXT >> 10} KiB of text; an attachment names a file or a URL"
         raise Fault("EPROTO", f"the tool attached {why}")

@@ -108,17 +108,9 @@ class _Descriptor(msgspec.Struct, frozen=True):
     dry_run_flag: bool = False
 
 
-class _Medium(msgspec.Struct, frozen=True):
-    media_type: str
-    mime_type: str
-    url: str
-    caption: str | None = None
-    size: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
 class _Result(msgspec.Struct, frozen=True):
     output: str
-    media: tuple[_Medium, ...]
+    media: tuple[hostcalls.Medium, ...]
     is_error: bool
 
 

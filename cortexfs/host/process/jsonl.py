@@ -48,14 +48,6 @@ class _Note(msgspec.Struct, frozen=True):
     source: str | None = None
 
 
-class _Medium(msgspec.Struct, frozen=True):
-    media_type: str
-    mime_type: str
-    url: str
-    caption: str | None = None
-    size: int | None = None
-
-
 class _Said(msgspec.Struct, frozen=True):
     """One line of the child. The child may add unknown fields, which are ignored."""
 
@@ -63,7 +55,7 @@ class _Said(msgspec.Struct, frozen=True):
     delta: str | None = None
     progress: str | None = None
     observer: _Note | None = None
-    media: _Medium | None = None
+    media: hostcalls.Medium | None = None
     output: str | None = None
     is_error: bool = False
     code: str | None = None  # of an error: an errno name

@@ -133,6 +133,8 @@ def test_effect_builders_change_one_thing_and_leave_the_original() -> None:
 def test_an_effect_refuses_words_that_the_seed_does_not_have(words: Any) -> None:
     with pytest.raises(ValueError, match=words[-1]):
         ToolEffect(*words)
+    with pytest.raises(ValueError, match=words[-1]):
+        ToolEffect(ToolEffectKind.READ_FILE)._replace(**dict(zip(ToolEffect._fields, words, strict=False)))
 
 
 def test_capabilities_are_off_by_default_and_collect_effects() -> None:
@@ -176,7 +178,7 @@ def test_an_invocation_is_in_the_foreground_by_default() -> None:
     context = InvocationContext("t")
     assert tuple(context) == ("t", None, None, None, "foreground", False)
     assert (context.is_foreground, context.is_background) == (True, False)
-    late = InvocationContext("t", execution_scope=ExecutionScope.BACKGROUND)
+    late = InvocationContext("t", execution_scope="background")  # type: ignore[arg-type]  # a word does
     assert (late.is_foreground, late.is_background) == (False, True)
 
 
