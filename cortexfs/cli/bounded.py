@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from cortexfs.linux import own_descriptors
+
 # A status text is a page or two; a longer text is no status.
 MAX_ANSWER = 1 << 20
 _OK = 0
-_ALL = (1 << 31) - 1  # descriptors
 
 
 def ask(question: Callable[[], bytes], seconds: float) -> bytes:
@@ -65,9 +66,8 @@ def beginning(path: str, most: int, seconds: float) -> bytes:
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
     """The child writes one byte of errno, then the answer. It never returns into the caller's code. It opens
     what it needs itself: a child that is left behind must keep no pipe open, as of `ctx umount | cat`."""
-    os.closerange(0, writer)
-    os.closerange(writer + 1, _ALL)
     try:
+        own_descriptors.close_all_but(writer)
         data = bytes([_OK]) + question()[:MAX_ANSWER]
     except OSError as problem:
         data = bytes([(problem.errno or errno.EIO) & 0xFF])

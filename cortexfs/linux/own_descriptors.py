@@ -19,9 +19,14 @@ def keep_only_mount() -> None:
         return
     with suppress(OSError):
         syscalls.unshare(syscalls.CLONE_FILES)
-        last = max(map(int, os.listdir("/proc/thread-self/fd")))
-        os.closerange(0, mount)
-        os.closerange(mount + 1, last + 1)
+        close_all_but(mount)
+
+
+def close_all_but(descriptor: int) -> None:
+    """Close all other descriptors of this thread's table. Without close_range(2), `closerange` tries each."""
+    last = max(map(int, os.listdir("/proc/thread-self/fd")))
+    os.closerange(0, descriptor)
+    os.closerange(descriptor + 1, last + 1)
 
 
 @functools.cache

@@ -196,7 +196,7 @@ class Runtime(sdk.ToolRuntime):
             for attachment in result.media:
                 out += _medium(attachment)
             if result.is_error:
-                out += _fault("EIO", result.output)
+                out += wire.message(wire.FAULT, _pack(("EIO", _bounded(result.output))))
             else:
                 *first, last = list(_pieces(result.output)) or [b""]
                 for piece in first:
@@ -210,7 +210,8 @@ class Runtime(sdk.ToolRuntime):
         sentence."""
         if isinstance(error, ToolCancelled):
             return
-        self._end(_fault(*_blame(error, log_bug)))
+        code, text = _blame(error, log_bug)
+        self._end(wire.message(wire.FAULT, _pack((code, _bounded(text)))))
 
     def _end(self, out: bytes) -> None:
         self.send(out + wire.message(wire.DONE, wire.WORN if self.is_worn() else b""), last=True)
@@ -344,11 +345,6 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
         return text.encode(errors="replace")
-
-
-def _fault(code: str, text: str) -> bytes:
-    sentence = text if text.strip() else "the tool failed, and gave no reason"
-    return wire.message(wire.FAULT, _pack((code, _bounded(sentence))))
 
 
 def _bounded(text: str, most: int = MAX_FAULT) -> str:

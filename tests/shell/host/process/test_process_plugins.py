@@ -153,7 +153,7 @@ async def test_answers_through_a_host(where: Path) -> None:
 async def test_a_failure_without_a_word_is_told(where: Path) -> None:
     # abi.md 4.20
     answer = await call(where, """echo '{"output":" ","is_error":true}'""")
-    assert (answer.code, answer.message) == ("EIO", "the tool failed, and gave no reason")
+    assert (answer.code, answer.message) == ("EIO", "it failed without a message")
 
 
 async def test_what_cannot_be_started(where: Path) -> None:
