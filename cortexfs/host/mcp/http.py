@@ -5,6 +5,7 @@ This file must never know what is said.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -19,6 +20,13 @@ from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.net import bounded
 
 CONNECT_SECONDS = 30.0  # answers have the time of their call
+# A machine that was unplugged ends no connection: without an answer of its kernel, calls fail after a minute.
+ALIVE: tuple[tuple[int, int, int], ...] = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),  # seconds without data, until it is asked
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),  # milliseconds
+)
 
 REFUSALS = (401, 403)
 MAX_CHALLENGE = 2000
@@ -62,7 +70,7 @@ async def transport(target: McpTarget, judge: Judge, bearer: Callable[[], str]) 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, judge: Judge, bearer: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__(socket_options=ALIVE)
         self._judge = judge
         self._bearer = bearer
         self._turns = bounded.StreamTurns()
