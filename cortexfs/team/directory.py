@@ -156,16 +156,18 @@ class Directory:
             for each in facts.servers:  # the servers go into the configuration of the server here
                 messages.check_machine(each.machine)
                 server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
-            self.facts = replace(facts, stamp=stamp)
+            # The machine with the team's keys may have forgotten some, by an old backup.
+            removed = list(dict.fromkeys([*self.facts.removed, *facts.removed]))
+            self.facts = replace(facts, stamp=stamp, removed=removed)
             try:
                 written(self._places.facts, self.facts)
             except OSError as problem:  # a full disk, for example; the team goes on
                 log.warning("the facts of the team cannot be saved: %s", problem)
             self._facts_changed(self.facts)
-        removed = {*self.facts.removed} & {*self._machines}
-        for machine in removed:
+        gone = {*self.facts.removed} & {*self._machines}
+        for machine in gone:
             del self._machines[machine]
-        for subject in [subject for subject, object_ in self.objects.items() if object_.machine in removed]:
+        for subject in [subject for subject, object_ in self.objects.items() if object_.machine in gone]:
             self._drop(subject)
 
     def _meet(self, machine: str, data: bytes) -> None:

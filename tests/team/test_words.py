@@ -47,11 +47,12 @@ def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
     places = TeamPlaces(tmp_path, tmp_path)
     places.folder.mkdir()
     met = entry("lost", TOKEN, machine_token(account, "lost", key.public).encode())
-    gone, before = (
+    gone, before, forgotten = (  # the last by the first machine, once it has an old backup's files
         entry("box", FACTS, keys.seal(account, subjects.entry("box", *FACTS), said, when))
         for said, when in (
             (msgspec.msgpack.encode(TeamFacts([], ["lost"])), time.time()),
             (msgspec.msgpack.encode(TeamFacts()), time.time() - 60),
+            (msgspec.msgpack.encode(TeamFacts()), time.time() + 60),
         )
     )
 
@@ -62,6 +63,7 @@ def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
     first.hear(met)
     assert first.key_of("lost") == key.public_raw
     first.hear(gone)
+    first.hear(forgotten)
     for known in (first, begun()):
         for each in (before, met):
             with pytest.raises(Fault, match="EPROTO"):
