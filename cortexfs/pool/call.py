@@ -267,7 +267,7 @@ async def name_the_end(host: Host) -> Fault:
     host.note_end()
     await in_task()
     await ended(host)
-    return Fault("EPROTO", f"the tool's process {host.describe_end(' during the call')}")
+    return host.end_of_call()
 
 
 async def ended(host: Host) -> None:

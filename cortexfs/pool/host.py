@@ -173,6 +173,9 @@ class Host:
         if self.exited.is_set() or not self._kill(self.number):
             self.end()
 
+    def end_of_call(self) -> Fault:
+        return Fault("EPROTO", f"the tool's process {self.describe_end(' during the call')}")
+
     def describe_end(self, when: str = "") -> str:
         how = f"exited with status {self.status}"
         if self.status is None:

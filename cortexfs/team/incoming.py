@@ -81,18 +81,27 @@ class Incoming:
         self.lines = CallLines()
 
     def hear(self, delivery: Delivery) -> None:
-        """Take in a call. A call without a valid proof gets no answer."""
+        """Take in a call. A call without a valid proof gets no answer, and one of another time a refusal."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
         data = keys.proven_data(self._client.key, self._key_of(from_), delivery.subject, delivery.data)
         begin = messages.decoded(_begins, data, "the call is not valid")
         if to != self._client.name or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._runs:
             raise Fault("EPROTO", "the call was made before, or is for another machine")
+        line = CallLine(self._client, subjects.run(from_, self._client.name, begin.run), from_, begin.user)
+        try:
+            keys.check_time(delivery.data)
+        except Fault as fault:  # its run is not remembered: old calls must not push out those of this minute
+            return _refuse(line, fault)
         self._runs[from_, begin.run] = None
         if len(self._runs) > _KEPT:
             self._runs.popitem(last=False)
-        line = CallLine(self._client, subjects.run(from_, self._client.name, begin.run), from_, begin.user)
         if begin.incarnation != self._incarnation:
-            return _refuse(line, Fault("EHOSTDOWN", "that machine has restarted its link; try again"))
+            return _refuse(
+                line,
+                Fault(
+                    "EHOSTDOWN", "that machine's link has restarted; try again, or see there: ctx team status"
+                ),
+            )
         if not has_room(self.lines, from_, begin.user):
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as the next message may cancel it

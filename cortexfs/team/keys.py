@@ -295,15 +295,22 @@ def prove(key: Key, public: bytes, subject: str, data: bytes, now: float | None 
 
 
 def proven_data(key: Key, public: bytes, subject: str, proven: bytes) -> bytes:
-    """Returns the data. Raises EPROTO if that machine has not just proven it to this one for that subject."""
+    """Returns the data. Raises EPROTO if that machine has not proven it to this one for that subject; see
+    check_time."""
     mark, rest = proven[:_MARK], proven[_MARK:]
     if len(rest) < _TIME or not hmac.compare_digest(mark, _mark(key, public, subject, rest)):
         raise Fault("EPROTO", "the message is not from the machine that its subject names")
-    age = time.time() - int.from_bytes(rest[:_TIME], "little") / 1000
-    if abs(age) > PROVEN_SECONDS:
-        why = "a clock is wrong, or the message was held back; compare both clocks with: date"
-        raise Fault("EPROTO", f"the message's time differs from the clock here by {abs(age):.0f} s: {why}")
     return rest[_TIME:]
+
+
+def check_time(proven: bytes) -> None:
+    """Raises EHOSTDOWN if a proven message has another time than the clock here. The sender is told."""
+    age = time.time() - int.from_bytes(proven[_MARK : _MARK + _TIME], "little") / 1000
+    if abs(age) > PROVEN_SECONDS:
+        why = "set a wrong clock right; compare both with: date"
+        raise Fault(
+            "EHOSTDOWN", f"that machine's clock differs from the clock here by {abs(age):.0f} s; {why}"
+        )
 
 
 def _mark(key: Key, public: bytes, subject: str, rest: bytes) -> bytes:

@@ -70,6 +70,9 @@ class RemoteHost(Host):
         self.exited = link.child.ended
         self.ready.set()
 
+    def end_of_call(self) -> Fault:
+        return Fault("EHOSTDOWN", "the link to the team has ended during the call")
+
     def end(self) -> None:
         """Do nothing: the link goes on."""
 

@@ -122,6 +122,20 @@ def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> 
     laptop.ctx.at_rest()
 
 
+def test_a_call_whose_link_ends_here_says_so(laptop: Machine, box: Machine) -> None:
+    # abi.md 14.7
+    words = [laptop.ctx.tool("shell.exec+box"), "echo begun; sleep 1000"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=laptop.ctx.work, env=laptop.ctx.environ)
+    assert process.stdout
+    with process, process.stdout as out:
+        while b"begun" not in out.readline():
+            pass
+        os.kill(laptop.link(), signal.SIGKILL)
+        assert b'"EHOSTDOWN","message":"the link to the team has ended' in out.read()
+    box.ctx.at_rest()
+    laptop.works("box")
+
+
 def test_a_caller_who_is_killed_or_does_not_read_holds_nobody_up(laptop: Machine, box: Machine) -> None:
     words = [laptop.ctx.tool("bad.flood+box")]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=laptop.ctx.work, env=laptop.ctx.environ)
