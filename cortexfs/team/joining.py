@@ -167,9 +167,10 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
             answer = await answers.receive()
             nursery.cancel_scope.cancel()
     if answer is None:
-        where = ", ".join(invitation.servers)
-        why = client.problem or "the machine that began the team does not answer; run ctx mount on it"
-        raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
+        why = client.problem or "the machine that began it does not answer; run ctx mount on that"
+        if client.problem and "ctx team init" not in why:
+            why += "; run ctx mount there, or let it name another address: ctx team init --address HOST"
+        raise Fault("EHOSTDOWN", f"the team cannot be joined: {why}")
     try:
         reply = msgspec.json.decode(answer, type=Reply)
     except UNREADABLE:

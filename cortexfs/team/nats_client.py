@@ -210,7 +210,8 @@ class Client:
                     stream.close()
                     raise
         except trio.TooSlowError:
-            raise Fault("ETIMEDOUT", f"it has not answered within {CONNECT_SECONDS:g} s") from None
+            why = f"it, or the service for its name, has not answered within {CONNECT_SECONDS:g} s"
+            raise Fault("ETIMEDOUT", f"{why}; is a firewall between?") from None
         self._stream, self._unsent = stream, bytearray()
         for number, (subject, _) in self._handlers.items():
             self._unsent += nats_wire.subscribe(subject, number)
@@ -257,7 +258,12 @@ class Client:
                     greeted = True
                     await stream.send_all(nats_wire.connect(self._options(word.text)))
                 elif word.name == "-ERR":
-                    raise Fault("EACCES", f"it says {word.text.decode(errors='replace')[:100]}")
+                    why = (
+                        "; the key has expired or was removed, see: ctx team init"
+                        if b"uth" in word.text
+                        else ""
+                    )
+                    raise Fault("EACCES", f"it says {word.text.decode(errors='replace')[:100]}{why}")
                 elif word.name == "PONG":
                     return items
 
@@ -353,6 +359,8 @@ def _reason(problems: BaseException) -> str:
     """Returns the message of the first error."""
     while isinstance(problems, BaseExceptionGroup):
         problems = problems.exceptions[0]
+    if isinstance(problems.__cause__, BaseExceptionGroup):  # one for each number that a name stands for
+        return ", ".join(dict.fromkeys(map(_reason, problems.__cause__.exceptions)))
     if isinstance(problems, Fault):
         return problems.message
     if isinstance(problems, OSError) and problems.strerror:

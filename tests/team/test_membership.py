@@ -17,7 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import keys
 from cortexfs.team.joining import Invitation
 from tests.mounted.ctx_mount import alive, mounted, wait_gone
-from tests.team.machines import Machine, machine, team
+from tests.team.machines import Machine, free_port, machine, team
 from tests.waiting import until
 
 COUNT = "text.word_count"
@@ -67,6 +67,9 @@ def test_a_token_that_was_changed_or_is_late_is_none(machines: dict[str, Machine
         assert "Authorization Violation" in refused.stderr
         pinned = third.team("join", elsewhere.text, "--name", "third", check=False)
         assert "not the one that the token is for" in pinned.stderr
+        nobody = Invitation.new([f"127.0.0.1:{free_port()}"], bytes(32), account)
+        alone = third.team("join", nobody.text, "--name", "third", check=False)
+        assert ": Connection refused; run ctx mount there, or let it name another address" in alone.stderr
 
 
 @pytest.mark.parametrize(
