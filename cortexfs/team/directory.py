@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Collection
 
@@ -29,6 +30,7 @@ from cortexfs.team.places import Member, TeamFacts, TeamPlaces, written
 FACTS = ("team", "facts")  # class and name of the entry with the facts of the team
 TOKEN = ("machine", "token")  # of the entry with a machine's token
 INCARNATION = ("machine", "incarnation")  # and of that with the random bytes of its link's present life
+COPIED_SECONDS = 10.0  # after which a copy that was not heard again is forgotten; each answers the other
 _BATCH = 512
 _FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # the order in which they are read
 
@@ -57,6 +59,7 @@ class Directory:
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # this machine's entries, by subject
+        self._copied = -math.inf  # the time at which a copy of this machine was heard
         # Called when another machine has changed an entry of this one.
         self.disturbed: Callable[[], None] = lambda: None
 
@@ -107,7 +110,7 @@ class Directory:
             raise Fault("EPROTO", "its subject is not valid, or it is too long")
         machine, class_, name = words[2:]
         if machine == self._machine and delivery.data != self.own.get(subject):
-            self._recall(subject, delivery.data)
+            self._recall(subject, delivery.data, is_incarnation=(class_, name) == INCARNATION)
             self.disturbed()
             return
         if (class_, name) == FACTS:
@@ -135,11 +138,22 @@ class Directory:
             self.objects[subject] = object_
             self._changed(object_)
 
-    def _recall(self, subject: str, said: bytes) -> None:
-        """Remember the time of an entry by an earlier link of this machine, perhaps by a wrong clock."""
+    def _recall(self, subject: str, said: bytes, *, is_incarnation: bool) -> None:
+        """Remember the time of an entry by an earlier link of this machine, perhaps by a wrong clock. A later
+        link is that of a copy: two machines with one key take each other's calls."""
         with contextlib.suppress(Fault):
             keys.opened(keys.Key.of_seed(self._seed).public_raw, subject, said)
             self._stamps[subject] = max(keys.stamp_of(said), self._stamps.get(subject, 0))
+            own = self.own.get(subject)
+            if is_incarnation and own and keys.stamp_of(said) > keys.stamp_of(own):
+                self._copied = time.monotonic()
+
+    @property
+    def problem(self) -> str:
+        if time.monotonic() > self._copied + COPIED_SECONDS:
+            return ""
+        mend = "on the copy, run ctx team leave, and join with a new token and another --name"
+        return f"two machines are {self._machine}, as one's state was copied: {mend}"
 
     def next_time(self, subject: str) -> float:
         """Returns the time for this machine's next entry: others ignore an older one than they know."""

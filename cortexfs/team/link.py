@@ -53,6 +53,7 @@ from cortexfs.team.session_stream import SessionStream
 from cortexfs.team.standins import StandIns
 
 RETRY_SECONDS = 0.5
+RENEW_SECONDS = 3.0  # between two times of status.json, by which commands know that it is true
 LOST = "the connection to the team was lost during the call"
 _ASKED = wire.message(messages.ASK)
 
@@ -189,7 +190,7 @@ class TeamLink:
             return
         self.daemon.tell(MachineState(machine, is_live))
         if not is_live:
-            self._lose(machine, f"the machine {machine} has not reported for {GONE_SECONDS:g} s")
+            self._lose(machine, f"{machine} has ended, or has not reported for {GONE_SECONDS:g} s")
 
     def _lose(self, machine: str | None, why: str) -> None:
         """End the calls with one machine, or all calls."""
@@ -222,7 +223,7 @@ class TeamLink:
 
     async def _watch(self) -> None:
         """Keep status.json up to date, and report a connection that is away."""
-        was_away, last, problem = False, None, ""
+        was_away, last, problem, end = False, None, "", 0.0
         while True:
             now = {
                 "pid": os.getpid(),
@@ -240,17 +241,26 @@ class TeamLink:
                     each.object: self.exporting.problems.get(each.object, "") for each in self._exports()
                 },
                 "problems": [
-                    text for text in (self._problem, self.exporting.problems.get("exports")) if text
+                    text
+                    for text in (
+                        self._problem,
+                        self.directory.problem,
+                        self.exporting.problems.get("exports"),
+                    )
+                    if text
                 ],
             }
             if self.client.problem and not was_away:
                 self._away()
             was_away = bool(self.client.problem)
-            if now != last:
+            if now != last or trio.current_time() >= end:
+                path, end = self.places.status, trio.current_time() + RENEW_SECONDS
+                renew = partial(os.utime, path) if now == last else partial(written, path, now)
                 try:
-                    await trio.to_thread.run_sync(written, self.places.status, now)
+                    await trio.to_thread.run_sync(renew)
                     last, problem = now, ""
                 except OSError as error:  # a full disk, for example: it is tried again, and logged once
+                    last = None
                     if str(error) != problem:
                         log.warning("the state of the team cannot be saved: %s", problem := str(error))
             await trio.sleep(RETRY_SECONDS)

@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
@@ -15,11 +17,13 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, link, subjects
+from cortexfs.team.directory import INCARNATION, Directory
 from cortexfs.team.incoming import MAX_OF_ONE, SHARE, Incoming, has_room
 from cortexfs.team.line import CallLine, CallLines
 from cortexfs.team.messages import CallBegin, CallOpening
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Heard
+from cortexfs.team.places import Member, TeamPlaces
 from tests.team.machines import COUNT, Machine
 from tests.waiting import until
 
@@ -69,6 +73,34 @@ async def test_a_call_begins_once_all_was_heard_that_came_with_it() -> None:
     begun[0].close()
 
 
+def test_a_call_of_another_clock_is_told_so() -> None:
+    # abi.md 14.29
+    key, laptop = keys.Key.new(keys.USER), keys.Key.new(keys.USER)
+    client = Mock(key=key, publish=Mock())
+    client.name = "box"
+    incoming = Incoming(client, Mock(), Mock(), Mock(), lambda _: laptop.public_raw, b"now")
+    subject = subjects.call("box", "laptop", "tool", COUNT)
+    asked = msgspec.msgpack.encode(CallBegin("0" * 32, "root", "", 0, [], {}, b"now"))
+    late = keys.prove(laptop, key.public_raw, subject, asked, time.time() - 600)
+    incoming.hear(Delivery(subject, "", "", "", {}, late))
+    assert b"clock differs from the clock here by 600 s" in client.publish.call_args.args[1]
+    assert not incoming._runs
+    assert not incoming._conversations
+
+
+def test_a_copy_of_this_machine_is_noticed(tmp_path: Path) -> None:
+    # abi.md 14.30
+    key, subject = keys.Key.new(keys.USER), subjects.entry("box", *INCARNATION)
+    member = Member("team", "box", [], "", key.seed, "", "")
+    directory = Directory(TeamPlaces(tmp_path, tmp_path), member, Mock(), Mock())
+    directory.own[subject] = keys.seal(key, subject, b"own", time.time())
+    for off, problem in ((-60, ""), (60, "two machines are box, as one's state was copied")):
+        said = keys.seal(key, subject, b"other", time.time() + off)
+        directory.hear(Delivery(subject, "", "", "", {}, said))
+        assert directory.problem.startswith(problem)
+        assert bool(directory.problem) == bool(problem)
+
+
 async def test_a_connection_tells_when_all_was_heard_that_came_at_a_time() -> None:
     order: list[bytes] = []
     chunks = [b"MSG a 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n", b"MSG a 1 1\r\nz\r\n", b""]
@@ -83,11 +115,13 @@ async def test_a_connection_tells_when_all_was_heard_that_came_at_a_time() -> No
 
 def test_a_daemon_that_is_stopped_ends_the_calls_to_it(exported: Machine, box: Machine) -> None:
     # abi.md 14.26
-    with stopped(box.ctx.pid):
+    pid = box.ctx.pid
+    with stopped(pid):
         told = exported.count("box")
         assert told.code == "EHOSTDOWN"
         exported.sees_away(f"tool/{COUNT}+box")
         assert exported.count("box").code == "EHOSTDOWN"
+        assert box.status["problem"].startswith(f"the daemon (pid {pid}) is stopped; let it go on:")
     exported.works("box")
     box.ctx.at_rest()
 
@@ -98,7 +132,10 @@ def test_a_link_that_is_stopped_is_told(exported: Machine) -> None:
         assert exported.status["problem"] == (
             f"the link (pid {pid}) is stopped; let it go on: kill -CONT {pid}"
         )
+        os.utime(exported.folder / "status.json", (0, time.time() - 100))  # as time passes
+        assert exported.status["problems"][0].startswith("all this was so 100 s ago")
     assert not exported.status["problem"]
+    until(lambda: not exported.status["problems"])  # also where nothing has changed
 
 
 def test_a_link_outlives_a_disk_on_which_it_cannot_write(exported: Machine, box: Machine) -> None:

@@ -1,7 +1,8 @@
 """`ctx team status`: the team as this machine sees it, from the report of its daemon's link for commands
 (team/status.json).
 
-Rules: a command waits for the report if there is a mount, and never longer than WAIT_SECONDS.
+Rules: a command waits for the report if there is a mount, and never longer than WAIT_SECONDS. A link renews
+the time of its report, so a report of an older time is out of date.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cortexfs.state import believed, state_lock
 from cortexfs.team.places import TeamPlaces
 
 WAIT_SECONDS = 10.0
+STALE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _MAX_FILE = 4 << 20
 
@@ -78,8 +80,13 @@ def status(options: argparse.Namespace) -> int:
             "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
         )
         report = LinkStatus(member.team, member.machine, "", why, {}, {})
-    if report.pid and is_stopped(report.pid):
-        report.problem = f"the link (pid {report.pid}) is stopped; let it go on: kill -CONT {report.pid}"
+    if report.pid:
+        for title, pid in (("daemon", state_lock.holder(where.state)), ("link", report.pid)):
+            if pid and is_stopped(pid):
+                report.problem = f"the {title} (pid {pid}) is stopped; let it go on: kill -CONT {pid}"
+        if (age := time.time() - places.status.stat().st_mtime) > STALE_SECONDS:
+            why = "has saved nothing newer: is a disk full? see daemon.log"
+            report.problems.insert(0, f"all this was so {age:.0f} s ago; the link (pid {report.pid}) {why}")
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
         rows = [
@@ -102,6 +109,8 @@ def status(options: argparse.Namespace) -> int:
     print(f"team: {member.team}")
     print(f"machine: {member.machine}")
     print(f"server: {report.problem or report.server}")
+    for text in report.problems:
+        print(f"problem: {text}")
     if len(report.servers) > 1:
         until = "" if report.is_cluster else " (the first alone serves, until there are 3)"
         print(f"servers: {', '.join(report.servers)}{until}")
@@ -110,6 +119,4 @@ def status(options: argparse.Namespace) -> int:
     for path, export in exports.items():
         why = f" (not now: {report.exports[path]})" if report.exports.get(path) else ""
         print(f"export: {path} to {' '.join(export.to)}{why}")
-    for text in report.problems:
-        print(f"problem: {text}")
     return EXIT_OK
