@@ -58,7 +58,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls_per_user: Annotated[Count, "Runs that one user may have active at a time."] = 256
     messages_per_user: Annotated[Count, "Messages to sockets that are answered at a time for a user."] = 1024
     connections: Annotated[
-        Count, "Socket connections served at a time, of all users; a user has a quarter at most."
+        Count,
+        "Socket connections served at a time, of all users; a user has a quarter at most. Fewer, if the "
+        "daemon may not have 16 descriptors for each.",
     ] = 4096
     depth: Annotated[
         int, Meta(ge=1, le=64), "How deep runs may nest: a tool that calls a tool, and so on."

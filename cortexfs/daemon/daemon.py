@@ -171,7 +171,7 @@ class Daemon:
         )
         self.texts = PluginTexts()
         self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
-        self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
+        self._connections = terms.connections(limits.connections)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions",
             _report,

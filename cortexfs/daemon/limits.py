@@ -6,6 +6,7 @@ This file must never know how a part keeps to its limits.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import resource
 from contextlib import suppress
@@ -18,10 +19,15 @@ from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
 
-DESCRIPTORS = 65536  # four for each of 8,192 connections and runs, and those of sessions and files
+DESCRIPTORS = 65536
+PER_CONNECTION = (
+    16  # descriptors: four of a run, one of a client of a `.sock`, and those of sessions and files
+)
 TABLE = 4096  # of these, the descriptors that have room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
+
+log = logging.getLogger("cortexfs")
 
 
 def of_exec(config: Config, connections: int) -> ExecTerms:
@@ -46,13 +52,18 @@ async def retain(sessions: Sessions, config: Config) -> None:
         await trio.sleep(RETAIN_SECONDS)
 
 
-def raise_descriptors() -> int:
-    """Raise our limit of descriptors, and return it. Hosts have limits of their own, so call this after the
-    fork server has started."""
+def connections(wanted: int) -> int:
+    """Raise our limit of descriptors. Returns the number of connections of each kind, runs and clients, for
+    which it suffices: `wanted` or less. Call this after the fork server has started, as hosts have limits of
+    their own."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    needed = max(DESCRIPTORS, wanted * PER_CONNECTION)
+    limit = needed if most == resource.RLIM_INFINITY else min(needed, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     # Grow the table while there is one thread: with more, the kernel blocks the growing one for 20 ms.
     with suppress(OSError):
         os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, limit) - 1))
-    return limit
+    if (found := limit // PER_CONNECTION) < wanted:
+        why = f"{wanted} would need {wanted * PER_CONNECTION} descriptors, and the hard limit is {limit}"
+        log.warning("limits.connections is %d here, as %s", found, why)
+    return min(found, wanted)

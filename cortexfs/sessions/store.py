@@ -41,7 +41,7 @@ log = logging.getLogger("cortexfs")
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    descriptors: int = 2048  # open files, half of what the process may have at most
+    descriptors: int = 2048  # open files, a quarter of what the process may have at most
     temp_session: int = 16 << 20
     temp_total: int = 256 << 20
 
@@ -80,7 +80,7 @@ class Sessions:
         self._report = report
         self._removed = removed
         self._vacate = vacate  # drops a session from memory; raises EBUSY if it is in use
-        descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._commit = Commit(root, descriptors, sync, report)
         self._loading = Loading(root, self._commit.descriptors)
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()

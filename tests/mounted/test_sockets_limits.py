@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -163,6 +164,56 @@ def _comes_in(ctx: Ctx) -> bool:
         with talk(ctx, uid=NOBODY) as client, contextlib.suppress(Closed, ConnectionError):
             return client.is_alive()
     return False
+
+
+_HOLDS = """
+import socket, subprocess, sys
+root, count = sys.argv[1], int(sys.argv[2])
+runs = [subprocess.Popen([root + "/tool/fs.write"], stdin=-1, stdout=-3, stderr=-3) for _ in range(count)]
+clients = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+for number, client in enumerate(clients):
+    try:
+        client.connect(root + "/model/debug/echo.sock")
+        client.sendall(b'{"op":"send","session":"s%d","input":"hello"}\\n' % number)
+    except OSError:
+        pass
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_users_with_all_their_connections_leave_descriptors_for_others(python: Path) -> None:
+    # docs/attacks.md: three quarters of the connections, and a session for each
+    most = 1024
+    with mounted(python) as ctx, contextlib.ExitStack() as stack:
+        ctx.umount()
+        words = [str(python), "-I", "-m", "cortexfs.cli.main", "mount", str(ctx.root)]
+        ctx.run(["prlimit", f"--nofile={most}:{most}", *words], check=True)
+        held = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [python, "-I", "-c", _HOLDS, str(ctx.root), str(most // 16)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    user=uid,
+                    cwd="/",
+                )
+            )
+            for uid in (3001, 3002, 3003)
+        ]
+        try:
+            for each in held:
+                assert each.stdout
+                assert each.stdout.readline() == b"held\n"
+            for _ in range(3):
+                assert ctx.call("fs.list", "--path", "/", uid=NOBODY).status == 0
+            assert _files(ctx) < most - 64
+            log = (ctx.state / "daemon.log").read_text()
+            assert "limits.connections is 64 here, as 4096 would need 65536 descriptors" in log
+        finally:
+            for each in held:
+                each.communicate()
 
 
 def test_thousands_of_connections_come_and_go(ctx: Ctx) -> None:
