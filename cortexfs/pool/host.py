@@ -127,13 +127,13 @@ class Host:
         try:
             self.control.sendmsg([self.packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
-            ours.close()
-            theirs.close()
-            # A full queue, or more descriptors in flight than the kernel allows one user.
+            # A full queue, or more descriptors in flight than the kernel allows one user. Otherwise it has
+            # died: the request stays unread, and is taken back.
             if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                ours.close()
+                theirs.close()
                 why = "the plugin's host takes no more calls now; try again"
                 raise Fault("EAGAIN", why) from None
-            raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
         return ours, theirs, rest
 
     def call(self, cwd: int | None) -> socket.socket:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from cortexfs.pool import call as calls
 from cortexfs.pool.host import Host
 from cortexfs.pool.tool_call import ToolCalls
 from tests.shell.calling import SERVE, World, serving
-from tests.waiting import awaited
+from tests.waiting import awaited, until
 
 LARGE = "x" * (1 << 20)  # more than a socket holds
 
@@ -188,6 +189,28 @@ async def test_a_call_that_waits_in_a_host_that_is_killed_runs_in_another(
     assert "was killed by SIGKILL during the call" in answers["hold"].message
     assert (answers["count"].message, answers["count"].output) == ("", "1")
     assert count.read_text() == "0\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--text", LARGE)], ids=["small", "large"])
+async def test_a_call_whose_host_dies_before_it_is_sent_runs_in_another(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 4.50
+    count, opened = tmp_path / "count", Host.open
+    async with serving(tmp_path) as world:
+        await world.pid()
+        host = only_host(world)
+
+        def killed_before(self: Host, cwd: int | None, request: bytes) -> Any:
+            if self is host:
+                os.kill(host.pid, signal.SIGKILL)
+                until(lambda: not host.is_alive)
+            return opened(self, cwd, request)
+
+        monkeypatch.setattr(Host, "open", killed_before)
+        answer = await world.call(world.inode("count"), "--path", str(count), *words)
+        assert (answer.message, answer.output) == ("", "1")
+        assert only_host(world).pid != host.pid
 
 
 async def test_a_call_that_waits_in_a_host_that_is_ended_runs_in_another(tmp_path: Path) -> None:
