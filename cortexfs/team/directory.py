@@ -59,6 +59,7 @@ class Directory:
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # this machine's entries, by subject
+        self.former: set[str] = set()  # subjects of objects that an earlier link of this machine has entered
         self._copied = -math.inf  # the time at which a copy of this machine was heard
         # Called when another machine has changed an entry of this one.
         self.disturbed: Callable[[], None] = lambda: None
@@ -142,11 +143,13 @@ class Directory:
         """Remember the time of an entry by an earlier link of this machine, perhaps by a wrong clock. A later
         link is that of a copy: two machines with one key take each other's calls."""
         with contextlib.suppress(Fault):
-            keys.opened(keys.Key.of_seed(self._seed).public_raw, subject, said)
+            data = keys.opened(keys.Key.of_seed(self._seed).public_raw, subject, said)
             self._stamps[subject] = max(keys.stamp_of(said), self._stamps.get(subject, 0))
             own = self.own.get(subject)
             if is_incarnation and own and keys.stamp_of(said) > keys.stamp_of(own):
                 self._copied = time.monotonic()
+            elif data and not is_incarnation:
+                self.former.add(subject)
 
     @property
     def problem(self) -> str:

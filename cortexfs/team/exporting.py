@@ -42,6 +42,7 @@ class Exporting:
         self.incarnation = secrets.token_bytes(16)
         self._times: dict[str, int] = {}  # the time of its last change, by path
         self._entries: dict[str, RemoteObject] = {}  # by subject
+        self._wanted: set[str] = set()  # the subjects of all exports, also of those that are missing now
         self.problems: dict[str, str] = {}  # by path
 
     async def run(self, directory: Directory, token: str) -> None:
@@ -59,7 +60,9 @@ class Exporting:
                 await self.introduce(directory, token)
             full: list[str] = []
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
-            for subject in (stale | {*self._entries}) - {*now}:
+            gone = (stale | (directory.former - self._wanted) | {*self._entries}) - {*now}
+            directory.former &= self._wanted
+            for subject in gone:
                 await self._say(directory, subject, b"")
             for subject, object_ in now.items():
                 if self._entries.get(subject) != object_:
@@ -87,7 +90,7 @@ class Exporting:
     def _look(self) -> dict[str, RemoteObject]:
         """Returns the present exports, by subject. Call it in a thread, as the mount is a file system."""
         objects: dict[str, RemoteObject] = {}
-        self.problems = {}
+        self.problems, self._wanted = {}, set()
         try:
             paths = list(dict.fromkeys(each.object for each in self._mapping.exports))
         except Fault as fault:
@@ -96,6 +99,7 @@ class Exporting:
         for path in paths:
             class_, name = registry.key_of(path)
             subject = subjects.entry(self._machine, class_, name)
+            self._wanted.add(subject)
             try:
                 changed = _changed(self._root / path)
                 if self._times.get(path) != changed or subject not in self._entries:

@@ -116,7 +116,9 @@ def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
         laptop, box = machines["laptop"], machines["box"]
         said = box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--to", "*@latop", "--as", "daemon")
         assert said.stderr.startswith("latop is no machine of the team yet; see: ctx team status\n")
-        laptop.sees(f"tool/{COUNT}+box")
+        box.team("export", "tool/fs.list", "--to", "root@laptop", "--as", "daemon")
+        for name in (COUNT, "fs.list"):
+            laptop.sees(f"tool/{name}+box")
         os.kill(box.ctx.pid, signal.SIGKILL)  # the team's server ends with it
         laptop.sees_away(f"tool/{COUNT}+box")
         began = time.monotonic()
@@ -129,8 +131,10 @@ def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
         box.ctx.umount()
         assert box.status["problem"] == "no daemon is running here; see: ctx mount"
         assert not box.status["machines"]
+        box.team("export", "tool/fs.list", "--stop")
         box.ctx.mount()
         laptop.sees(f"tool/{COUNT}+box")
+        laptop.sees_no("tool/fs.list+box")  # though no link was there to withdraw it
         assert laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status == 0
         box.team("export", f"tool/{COUNT}", "--stop")
         laptop.sees_no(f"tool/{COUNT}+box")
