@@ -77,6 +77,7 @@ def test_a_token_that_was_changed_or_is_late_is_none(machines: dict[str, Machine
     [
         (("init", "--name", "other"), 1, "this machine is box in the team team already"),
         (("init", "--team", "other", "--listen", "0.0.0.0:4333"), 1, "and keeps its --team, --listen;"),
+        (("init", "--address", "box.example.org:4222"), 2, "write --address HOST, without a port"),
         (("export", COUNT, "--to", "root@laptop"), 2, f"'{COUNT}' cannot be exported; write tool/NAME or"),
         (("export", "--to", "root@laptop"), 2, "say which OBJECT, such as tool/make"),
         (("export", "--stop"), 2, "say which OBJECT, such as tool/make"),

@@ -56,7 +56,9 @@ def init(options: argparse.Namespace) -> int:
     else:
         directories.create(where)
         invitation = _begin(places, options)
-        output.say(f"began the team {places.read_member().team}; {reload.tell(options.root)}")
+        member = places.read_member()
+        begun = f"began the team {member.team} at {', '.join(member.servers)}"
+        output.say(f"{begun}; {reload.tell(options.root)}")
         live.wait(options.root, places)
         title = "a token"
     output.say(f"{title}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
@@ -98,8 +100,15 @@ def _move(places: TeamPlaces, member: Member, options: argparse.Namespace) -> Me
 def _addresses(options: argparse.Namespace, listen: str) -> list[str]:
     """Returns the addresses of a server here, HOST:PORT."""
     port = joining.check_address(listen).rpartition(":")[2]
-    hosts = options.address or [socket.gethostname()]
-    return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in hosts]
+    addresses = []
+    for each in options.address or [socket.gethostname()]:
+        host = each.strip("[]")
+        try:
+            addresses.append(joining.check_address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        except Fault:
+            why = f"{each[:80]!r} is no name or number of a machine"
+            raise Fault("EINVAL", f"{why}; write --address HOST, without a port") from None
+    return addresses
 
 
 def _begin(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
