@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -65,7 +65,7 @@ class Directory:
         self.disturbed: Callable[[], None] = lambda: None
 
     @property
-    def machines(self) -> Collection[str]:
+    def machines(self) -> Mapping[str, keys.MachineToken]:
         return self._machines
 
     def key_of(self, machine: str) -> bytes:

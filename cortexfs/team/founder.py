@@ -11,6 +11,7 @@ This file must never know what machines do for each other.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
@@ -22,7 +23,7 @@ from cortexfs.team.directory import FACTS, Directory
 from cortexfs.team.line import until_one_ends
 from cortexfs.team.nats_client import ANSWER_SECONDS, Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
+from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces, written
 
 LOOK_SECONDS = 0.5
 _CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
@@ -37,6 +38,7 @@ class Founder:
         self._member = member
         self._directory = directory
         self._stamp = 0
+        self._recorded: set[str] = set()  # machines that have a file
 
     async def begin(self) -> None:
         """Publish the facts, and make the streams. Raises a Fault while the servers are not ready."""
@@ -68,11 +70,21 @@ class Founder:
         """Watch the files of machines, for ever. After a failure, the next look tries again."""
         while True:
             await trio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # a full disk, for example
+                self._record()
             if self._client.is_connected and self._places.machines.stat().st_mtime_ns != self._stamp:
                 try:
                     await self.begin()
                 except Fault:
                     self._stamp = 0
+
+    def _record(self) -> None:
+        """Record the machines that joined after the backup from which this machine came back."""
+        for name in {*self._directory.machines} - self._recorded:
+            token, path = self._directory.machines[name], self._places.machines / name
+            if not path.exists():
+                written(path, MachineRecord(keys.public_text(keys.USER, token.public), token.issued))
+            self._recorded.add(name)
 
     async def _make_streams(self, replicas: int) -> None:
         directory = {

@@ -1,7 +1,10 @@
-"""A team's server that is removed before there are three servers."""
+"""A team's server that is removed before there are three servers, and a machine of which no file was left."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from pathlib import Path
 
 from tests.team.machines import COUNT, free_ports, team
@@ -25,3 +28,8 @@ def test_the_second_of_two_servers_is_removed(python: Path) -> None:
         box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
         laptop.sees(f"tool/{COUNT}+box")
         assert box.link() == link
+        record = box.folder / "machines/laptop"
+        public = json.loads(record.read_text())["public"]
+        record.unlink()  # as in a backup that is older than this machine
+        os.kill(link, signal.SIGKILL)
+        until(lambda: record.read_text() if record.exists() else "", lambda seen: public in seen)
