@@ -7,7 +7,8 @@ Rules: no user has more than a share of the whole, so a user who opens connectio
 other user. A waiting connection counts as connected, and those over a user's share are closed unread. A
 connection that its client has closed is never begun. A crowded listener, at which more wait than are accepted
 at a time, pauses. The more of these there are, the longer each pauses: clients then wait in connect(2), and
-cost others no time. Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py).
+cost others no time. Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py). A person may
+have many uids (linux/subordinates.py).
 This file must never know the protocol of a connection.
 """
 
@@ -24,6 +25,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.linux.subordinates import person_of
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.caller import peer_uid
 
@@ -43,15 +45,16 @@ class Guest:
 
     def __init__(self, uid: int, sizes: Counter[int]) -> None:
         self.uid = uid
+        self.person = person_of(uid)
         self.bytes = 0
         self._sizes = sizes
 
     def hold(self, size: int) -> None:
         """Count `size` bytes before they are kept. Raises EAGAIN when this user has too much kept already."""
-        if size > SMALL and self._sizes[self.uid] + size > MAX_HELD:
-            mib = self._sizes[self.uid] >> 20
+        if size > SMALL and self._sizes[self.person] + size > MAX_HELD:
+            mib = self._sizes[self.person] >> 20
             raise Fault("EAGAIN", f"the runs of uid {self.uid} hold {mib} MiB of arguments; try again later")
-        self._sizes[self.uid] += size
+        self._sizes[self.person] += size
         self.bytes += size
 
 
@@ -71,53 +74,57 @@ class Guests:
 
     def turn(self, uid: int) -> trio.Lock:
         """Returns a lock for requests that cost more than their line: each user has one such at a time."""
-        lock = self._turns.get(uid) or trio.Lock()
-        self._turns[uid] = lock
+        person = person_of(uid)
+        lock = self._turns.get(person) or trio.Lock()
+        self._turns[person] = lock
         return lock
 
     def enter(self, uid: int) -> Guest | None:
         """Count one more connection of this user. Returns None when there are too many."""
-        if self._open[uid] >= self._share or self._total >= self._most:
+        guest = Guest(uid, self._sizes)
+        if self._open[guest.person] >= self._share or self._total >= self._most:
             return None
         self._total += 1
-        self._open[uid] += 1
-        return Guest(uid, self._sizes)
+        self._open[guest.person] += 1
+        return guest
 
     def leave(self, guest: Guest) -> None:
         self._total -= 1
-        self._open[guest.uid] -= 1
-        if not self._open[guest.uid]:
-            del self._open[guest.uid]
-        self._let_go(guest.uid, guest.bytes)
+        self._open[guest.person] -= 1
+        if not self._open[guest.person]:
+            del self._open[guest.person]
+        self._let_go(guest.person, guest.bytes)
 
     def hold(self, uid: int, size: int) -> Callable[[], None]:
         """Count `size` bytes before they are kept for messages or sessions, whether or not the user stays
         connected. Call the returned function when they are not needed any more. Raises EAGAIN when too much
         is kept already."""
-        if self._sizes[uid] + size > MAX_HELD:
+        person = person_of(uid)
+        if self._sizes[person] + size > MAX_HELD:
             why = f"the sessions of uid {uid} and their messages hold {MAX_HELD >> 20} MiB of memory"
             raise Fault("EAGAIN", f"{why}; wait for answers, or close connections")
-        self._sizes[uid] += size
-        return partial(self._let_go, uid, size)
+        self._sizes[person] += size
+        return partial(self._let_go, person, size)
 
     async def room(self, uid: int) -> Callable[[], None]:
         """Wait before sending a long line to a connection of this user, while too many are unread."""
-        while self._unread[uid] >= MAX_UNREAD:
-            await self._freed.setdefault(uid, trio.lowlevel.ParkingLot()).park()
-        self._unread[uid] += 1
-        return partial(self._leave_room, uid)
+        person = person_of(uid)
+        while self._unread[person] >= MAX_UNREAD:
+            await self._freed.setdefault(person, trio.lowlevel.ParkingLot()).park()
+        self._unread[person] += 1
+        return partial(self._leave_room, person)
 
-    def _leave_room(self, uid: int) -> None:
-        self._unread[uid] -= 1
-        if not self._unread[uid]:
-            del self._unread[uid]
-        if freed := self._freed.pop(uid, None):
+    def _leave_room(self, person: int) -> None:
+        self._unread[person] -= 1
+        if not self._unread[person]:
+            del self._unread[person]
+        if freed := self._freed.pop(person, None):
             freed.unpark_all()
 
-    def _let_go(self, uid: int, size: int) -> None:
-        self._sizes[uid] -= size
-        if not self._sizes[uid]:
-            del self._sizes[uid]
+    def _let_go(self, person: int, size: int) -> None:
+        self._sizes[person] -= size
+        if not self._sizes[person]:
+            del self._sizes[person]
 
 
 # Begins a connection. The returned function goes on with it, after all of this turn have begun.
@@ -190,7 +197,7 @@ class Arrivals:
             safe_sockets.close(stream)
         else:
             stream.setblocking(False)
-            self._waiting.setdefault(uid, deque()).append(_Arrival(stream, guests, guest, begin))
+            self._waiting.setdefault(guest.person, deque()).append(_Arrival(stream, guests, guest, begin))
 
     def _begin(self, most: int) -> None:
         continuations = []
@@ -208,11 +215,11 @@ class Arrivals:
 
     def _next(self) -> _Arrival:
         """Returns the first connection of the user whose turn it is."""
-        uid, queue = next(iter(self._waiting.items()))
-        del self._waiting[uid]
+        person, queue = next(iter(self._waiting.items()))
+        del self._waiting[person]
         arrival = queue.popleft()
         if queue:
-            self._waiting[uid] = queue  # behind the other users
+            self._waiting[person] = queue  # behind the other users
         return arrival
 
 

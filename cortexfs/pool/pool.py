@@ -24,6 +24,7 @@ import trio
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.linux.subordinates import person_of
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.prompt import in_task
 from cortexfs.pool.callers import Looker
@@ -49,7 +50,7 @@ def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
     the user. Each working directory of an agent makes another host. The hosts that describe plugins share a
     limit of their own, so that no other host delays them."""
     confined = identity.view is not None
-    return identity.uid, "" if confined else identity.label, confined
+    return person_of(identity.uid), "" if confined else identity.label, confined
 
 
 def _ends_idle(plugin: hostcalls.Plugin) -> bool:

@@ -14,6 +14,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import ENDS, Usage
 from cortexfs.core.registry import is_own
+from cortexfs.linux.subordinates import person_of
 from cortexfs.state.run_logs import Logs
 
 SOCKET = "socket"  # the source of a run that is a message in a session
@@ -100,7 +101,7 @@ class Runs:
     def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> ObjectRun:
         if self._closing and source != SOCKET:  # a message that has begun is ended by its session
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
-        key = (uid, source == SOCKET)
+        key = (person_of(uid), source == SOCKET)
         count, most = self._by_user.get(key, 0), self._most[key[1]]
         if count >= most:
             raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
@@ -125,7 +126,7 @@ class Runs:
 
     def close(self, run: ObjectRun, fault: Fault | None = None) -> None:
         del self.active[run.id]
-        key = (run.uid, run.source == SOCKET)
+        key = (person_of(run.uid), run.source == SOCKET)
         count = self._by_user[key] - 1
         if count:
             self._by_user[key] = count

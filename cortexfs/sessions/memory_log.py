@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cortexfs.core.errors import Fault
+from cortexfs.linux.subordinates import person_of
 from cortexfs.sessions.log import Log, WriteLoad
 from cortexfs.sessions.log_facts import Scan
 
@@ -25,19 +26,19 @@ class MemoryBudget:
         self.used = 0
         self._of_user: Counter[int] = Counter()
 
-    def admit(self, uid: int, size: int) -> None:
+    def admit(self, person: int, size: int) -> None:
         share = self.total // SHARE
-        if self._of_user[uid] + size > share:
+        if self._of_user[person] + size > share:
             raise Fault("ENOSPC", f"your temp sessions together may hold at most {share >> 20} MiB; end some")
         if self.used + size > self.total:
             mib = self.total >> 20
             raise Fault("ENOSPC", f"the temp sessions of all users hold {mib} MiB, the limit; end some")
 
-    def take(self, uid: int, size: int) -> None:
+    def take(self, person: int, size: int) -> None:
         self.used += size
-        self._of_user[uid] += size
-        if not self._of_user[uid]:
-            del self._of_user[uid]
+        self._of_user[person] += size
+        if not self._of_user[person]:
+            del self._of_user[person]
 
 
 class MemoryLog(Log):
@@ -47,10 +48,10 @@ class MemoryLog(Log):
 
     def __init__(self, budget: MemoryBudget, uid: int) -> None:
         self._budget = budget
-        self._uid = uid
+        self._person = person_of(uid)
         self._bytes = bytearray()
-        budget.admit(uid, self.COST)
-        budget.take(uid, self.COST)
+        budget.admit(self._person, self.COST)
+        budget.take(self._person, self.COST)
         super().__init__(Scan(), 0, lambda _: None, WriteLoad())
 
     async def fetch(self, offset: int, size: int) -> bytes:
@@ -61,17 +62,17 @@ class MemoryLog(Log):
         if self.size + size > self._budget.each:
             mib = self._budget.each >> 20
             raise Fault("ENOSPC", f"a temp session holds at most {mib} MiB; begin another, or a private one")
-        self._budget.admit(self._uid, size)
+        self._budget.admit(self._person, size)
         super().append(lines)
         if self.pending:
             lines, data = self.take()
-            self._budget.take(self._uid, size)
+            self._budget.take(self._person, size)
             self._bytes += data
             self.written(lines, data)
             self.on_disk(self.size, self.last)
 
     def end(self) -> None:
         if not self.ended:
-            self._budget.take(self._uid, -self.COST - len(self._bytes))
+            self._budget.take(self._person, -self.COST - len(self._bytes))
         super().end()
         self._bytes = bytearray()

@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 
 from cortexfs.core.tree import session_places
+from cortexfs.linux.subordinates import person_of
 from cortexfs.sessions import layout
 from cortexfs.sessions.layout import EVENTS, Space
 from cortexfs.sessions.log import Most, Share
@@ -25,15 +26,20 @@ class Shares:
     def __init__(self, root: Path, most: Most) -> None:
         self._root = root
         self._most = most
-        self._known: dict[str, Share] = {}
+        self._known: dict[str, Share] = {}  # by the folder of the space
+        self._of_person: dict[Space, Share] = {}
         self._counting = trio.Lock()
 
     async def of(self, space: Space) -> Share:
         if space.folder not in self._known:
             async with self._counting:
                 if space.folder not in self._known:
-                    share = Share(self._most)
-                    await trio.to_thread.run_sync(self._count, space, share)
+                    found = Share(self._most)
+                    await trio.to_thread.run_sync(self._count, space, found)
+                    whose = space if space == Space.shared() else Space.private(person_of(space.uid))
+                    share = self._of_person.setdefault(whose, Share(self._most))
+                    share.bytes += found.bytes
+                    share.sessions += found.sessions
                     self._known[space.folder] = share
         return self._known[space.folder]
 

@@ -30,6 +30,7 @@ from cortexfs.core.registry import OWN, Key, Object, Registry, own_key, plain, u
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.places import Home
 from cortexfs.core.tree.tree import Tree
+from cortexfs.linux.subordinates import person_of
 from cortexfs.tree.writes import TreeWrites, log_refusal
 
 log = logging.getLogger("cortexfs.tree")
@@ -208,7 +209,9 @@ class OwnObjects:
             raise Fault("EEXIST", f"{name} exists already")
         if self._tree.registry.get(class_, name):
             raise Fault("EEXIST", f"{class_}/{name} exists, and {_TAKEN[class_]}; choose another name")
-        if len(self._tree.registry.names(class_, home.uid)) >= MAX_OF_USER:
+        person, owners = person_of(home.uid), {home.uid, *map(uid_of, self._own)}
+        theirs = [uid for uid in owners if uid is not None and person_of(uid) == person]
+        if sum(len(self._tree.registry.names(class_, uid)) for uid in theirs) >= MAX_OF_USER:
             raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} {class_}s already; remove some")
         if len(self._own) >= MAX_IN_TREE:
             raise Fault("ENOSPC", f"there are {MAX_IN_TREE} objects of users already")

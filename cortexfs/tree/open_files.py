@@ -23,6 +23,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit, Temporary
+from cortexfs.linux.subordinates import person_of
 from cortexfs.state.control_store import Draft
 from cortexfs.state.run_logs import Logs
 
@@ -134,9 +135,11 @@ class Handles:
     def add(self, opened: OpenFile, home: int | None = None) -> int:
         """Returns a handle. Raises EMFILE if a user has too many own files open, as each may hold bytes, or a
         descriptor."""
-        if home is not None and self._in_homes[home] >= MAX_OF_HOME:
-            why = f"uid {home} has {MAX_OF_HOME} files of own objects, or .facts, open; close some"
-            raise Fault("EMFILE", why)
+        if home is not None:
+            home = person_of(home)
+            if self._in_homes[home] >= MAX_OF_HOME:
+                why = f"uid {home} has {MAX_OF_HOME} files of own objects, or .facts, open; close some"
+                raise Fault("EMFILE", why)
         self._last += 1
         self._files[self._last] = opened
         if home is not None:
@@ -155,6 +158,7 @@ class Handles:
 
     def add_listing(self, listing: Listing, uid: int) -> int:
         """Open a folder. Raises EMFILE if the user has too many open, as each may be of another moment."""
+        uid = person_of(uid)
         if self._entries[uid] + len(listing) > MAX_ENTRIES:
             raise Fault("EMFILE", f"uid {uid} has too many folders open; close some")
         self._entries[uid] += len(listing)

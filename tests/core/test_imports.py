@@ -28,7 +28,7 @@ ROOMS = {
     "hooks": "core pool models sessions hooks",
     "plugins": "core linux net state peers pool models version config plugins",
     "run": "core peers pool hooks models plugins run",
-    "tree": "core state sessions agents tree",
+    "tree": "core linux state sessions agents tree",
     "talk": "core peers pool plugins sessions models tree talk",
     "team": "core linux peers state pool plugins team",
     "daemon": "core linux state peers sessions pool models agents hooks plugins run tree talk team version"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.agents import records
+from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.tree import edits, places
 from cortexfs.sessions.layout import Address, Space
@@ -234,6 +235,11 @@ async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytes
             await world.make(name)
         with refused(errno.EDQUOT):
             await world.make("c")
+        with monkeypatch.context() as same:  # abi.md 1.28
+            same.setattr(home_objects, "person_of", lambda uid: UID)
+            other = world.fs.tree.home(UID + 1, UID + 1, 1) | places.HOME_SLOTS["agent"]
+            with pytest.raises(Fault, match=f"uid {UID + 1} has 2 agents already"):
+                await world.fs.own.make(other, "c")
         await world.unlink(f"{AGENTS}/a")
         await world.make("c")
         monkeypatch.setattr(home_objects, "MAX_OF_USER", 9)
