@@ -17,6 +17,7 @@ from cortexfs.core import hostcalls, names
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import COMMAND
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifestjson.fields import CommandField
 from cortexfs.core.manifestjson.rules import of_commands
@@ -39,7 +40,8 @@ def checked(payload: bytes) -> list[hostcalls.Descriptor]:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     found = [judged(descriptor) for descriptor in descriptors]
     if found and all(each.fault for each in found):
-        raise Fault("EINVAL", found[0].fault)
+        name, fault = found[0].name, found[0].fault
+        raise Fault("EINVAL", fault if name in fault else f"{shown(name)[1:-1]}: {fault}")
     return found
 
 

@@ -208,6 +208,7 @@ async function load(message) {
   config = { __proto__: null, ...message.config };
   const entry = message.load;
   module = await import(entry);
+  if (!Array.isArray(module.tools ?? [])) throw new Failure("its export tools is no list; write: export const tools = [...]");
   for (const tool of module.tools ?? []) register(tool);
   const found = { __proto__: null };
   for (const name in module) found[name] = typeof module[name];

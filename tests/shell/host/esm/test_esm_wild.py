@@ -62,6 +62,20 @@ async def test_a_tool_that_is_not_described_costs_that_tool(tmp_path: Path, plac
         assert catalog.wrong["fixture"].startswith("odd: it is not described: Invalid enum value 'strnig'")
 
 
+async def test_exports_that_are_no_tools_are_told(tmp_path: Path, place: Path) -> None:
+    # abi.md 11.35
+    odd = esmodules.tool("return 1", "odd").replace('type: "string"', 'type: "strnig"')
+    told = {
+        f"[{odd}]": "odd: it is not described: Invalid enum value 'strnig'",
+        odd: 'ESM plugin "fixture": its export tools is no list; write: export const tools = [...]',
+    }
+    async with serving(tmp_path) as world:
+        for number, (tools, why) in enumerate(told.items()):
+            catalog = Catalog(world.pool)
+            await catalog.registry([esmodules.plugin(place / str(number), f"export const tools = {tools}")])
+            assert catalog.broken["fixture"].startswith(why)
+
+
 @pytest.mark.parametrize("is_failed", [True, False])
 def test_a_failure_need_not_name_its_tool(is_failed: bool) -> None:
     # abi.md 9.45
