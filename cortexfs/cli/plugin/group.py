@@ -6,10 +6,19 @@ in use is imported.
 
 from __future__ import annotations
 
+import os
+
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
+
+def _folder(word: str) -> str:
+    """Returns the directory of the plugin that a word means: a manifest means the one that it lies in."""
+    return os.path.dirname(word) or "." if os.path.basename(word) in _MANIFESTS else word
+
+
+_MANIFESTS = ("manifest.toml", "manifest.json")
 NAME = arg("name", "PLUGIN", "its name in: ctx plugin list")
-FOLDER = arg("directory", "DIR", "a directory with a manifest.toml or manifest.json")
+FOLDER = arg("directory", "DIR", f"a directory with a {' or '.join(_MANIFESTS)}", type=_folder)
 REPLACE = "let its tools take names that others have now"
 PRIVATE = arg(
     "--private",
@@ -29,7 +38,7 @@ VERBS = {
         "plugin.install.install.install",
         (
             *MOUNTED,
-            arg("source", "SOURCE", "a directory, FILE.cpx, https://..., owner/repo[@version]"),
+            arg("source", "SOURCE", "a directory, FILE.cpx, https://..., owner/repo[@version]", type=_folder),
             flag("--yes", "trust its publisher, and give it all files if it wants them, without being asked"),
             flag("--replace", f"{REPLACE}, and let it replace another publisher's plugin or a newer version"),
             PRIVATE,
@@ -124,7 +133,7 @@ VERBS = {
     ),
     "review": Command(
         "plugin.install.review.review",
-        (arg("directory", "DIR", f"{FOLDER.how['help']}, or a package"), PRIVATE, JSON),
+        (arg("directory", "DIR", f"{FOLDER.how['help']}, or a package", type=_folder), PRIVATE, JSON),
         ("ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx"),
         "show what a plugin asks for, and what limits it to that",
     ),

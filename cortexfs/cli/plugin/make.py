@@ -16,6 +16,7 @@ from cortexfs.cli import output
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.governance import HOST_VERSION
+from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import manifests, package
 from cortexfs.plugins.package.package import File
@@ -30,7 +31,10 @@ def new(options: argparse.Namespace) -> int:
     folder = Path(options.directory or f"cortex-plugin-{name}")
     if os.path.lexists(folder):
         raise Fault("EEXIST", f"{folder} is there already; name another directory")
-    install.write(folder, _files(options.template, name))
+    files = _files(options.template, name)
+    if written := files.get(JSON_FILE):
+        manifests.parse_json(written.data)  # its names have stricter rules
+    install.write(folder, files)
     builds = {"native": f"make -C {folder} && ", "rust": f"(cd {folder} && cargo build --release) && "}
     first = builds.get(options.template, "")
     output.say(f"made {folder}; next: {first}ctx plugin test {folder} --run")

@@ -48,11 +48,23 @@ def test_templates_of_models_and_skills_work_unchanged(places: directories.Place
     assert (places.state / "plugins/my-skill/skills/review.md").exists()
 
 
+def test_a_manifest_means_its_plugin(
+    places: directories.Places, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello(Path("hello"))
+    for verb in ("review", "test", "pack", "install"):
+        said.ok(verb, "hello/manifest.toml")
+    monkeypatch.chdir("hello")
+    said.ok("test", "manifest.toml")
+
+
 def test_nothing_is_written_over(places: directories.Places, said: Said) -> None:
     Path("there").mkdir()
     status, _, err = said("new", "notes", "there")
     assert (status, err) == (1, "ctx plugin: there is there already; name another directory\n")
     assert said("new", "../notes")[0] == 2
+    assert '"my_notes" is not kebab-case; write it like' in said("new", "my_notes", "--template", "esm")[2]
+    assert not Path("cortex-plugin-my_notes").exists()
 
 
 def test_a_required_name_that_is_no_property_is_warned_of(places: directories.Places, said: Said) -> None:
