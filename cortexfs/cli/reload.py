@@ -67,7 +67,8 @@ def broken(kind: str, name: str, verb: str) -> Outcome:
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         rows = mounts.by_name(facts, f"broken {kind}")
-        return f"it {verb}: {rows[name]}" if name in rows else None
+        why = rows.get(name, "").removeprefix(f"the {kind} {name} {verb}: ")
+        return f"it {verb}: {why}" if name in rows else None
 
     return outcome
 

@@ -75,6 +75,7 @@ State = Callable[[], tuple[str, config.Choice | None]]
     [
         (TAKEN, 1, "its tool fs.read is already one of builtin; to let it take that name, say --replace\n"),
         ("no pen", 2, "it does not load: no pen\n"),
+        ("the plugin hello does not load: no pen", 2, "it does not load: no pen\n"),
     ],
 )
 def test_an_upgrade_that_is_refused_leaves_the_former_version(

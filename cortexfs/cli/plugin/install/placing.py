@@ -161,8 +161,8 @@ def choose(
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         reports.append(facts)
-        if fault := mounts.by_name(facts, "broken plugin").get(name):
-            return f"it does not load: {fault}"
+        if fault := reload.broken("plugin", name, "does not load")(facts):
+            return fault
         wrong = mounts.by_name(facts, "wrong tools").get(name)
         return f"some of its tools cannot be called: {wrong}" if wrong else None
 
