@@ -66,7 +66,10 @@ def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
         raise ImportError(f"the module {module} is {there}; give the plugin's module another name")
     for part in filter(None, attribute.split(".")):
         target = getattr(target, part)
-    return sdk.tools_of(target)[1]
+    info, found = sdk.tools_of(target)
+    if info:
+        library.compare(plugin, info)
+    return found
 
 
 def _has_module(path: str) -> bool:

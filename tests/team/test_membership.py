@@ -207,7 +207,8 @@ def test_a_plus_is_kept_for_other_machines(laptop: Machine) -> None:
     script.write_text("#!/bin/sh\n# tool: says a\necho a\n")
     script.chmod(0o755)
     made = ("tool", "add", str(script), "--name", "a+box")
-    for words in (("agent", "new", "a+box", "--model", "debug/echo"), made):
+    agent = ("agent", "new", "a+box", "--model", "debug/echo")
+    for words in (agent, (*agent, "--home"), made):
         refused = laptop.ctx.ctx(*words, check=False)
         assert refused.returncode == 2
         assert "reserved for objects of other machines" in refused.stderr

@@ -41,7 +41,7 @@ from cortexfs.state.control_store import ControlStore
 
 def new(options: argparse.Namespace) -> int:
     state = places_of(options).state
-    name = names.check_object(CLASS, _plain(options.name))
+    name = names.check_object(CLASS, names.check_new(_plain(options.name)))
     root = mounts.if_answering(options.root)
     if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
         return _new_own(options, name)

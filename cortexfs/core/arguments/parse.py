@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -34,7 +35,7 @@ import msgspec
 from cortexfs.core.arguments.schema import Shape, shape_of
 from cortexfs.core.arguments.words import elements_of, value_of
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import clipped, json_object, nearest, shown
+from cortexfs.core.jsontext import UNREADABLE, clipped, json_object, nearest, shown
 
 MAX_INPUT = 16 << 20  # abi.md 4.16
 
@@ -126,6 +127,9 @@ def _object(text: str) -> dict[str, Any] | None:
     try:
         value = json_object(data)
     except Fault:
+        with suppress(*UNREADABLE):
+            if not msgspec.json.decode(data, type=dict[str, msgspec.Raw]).keys().isdisjoint(_PROMPT_KEYS):
+                raise
         return None  # it is text that begins with a brace
     return value if any(key in value for key in _PROMPT_KEYS) else None
 

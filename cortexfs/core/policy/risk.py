@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
@@ -129,7 +130,6 @@ _SENSITIVE = re.compile(
     r"(?:credentials?|secrets?|passwords?|tokens?|private_key|id_rsa)(?![a-z0-9])",
     re.IGNORECASE,
 )
-_ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()]+")
 # Longer than any command line. Longer strings are text and not searched, nor are those over MAX_STRINGS.
 MAX_LINE = 4096
@@ -281,8 +281,7 @@ def _effect(number: int, words: list[str]) -> Effect:
             "EINVAL", f"line {number}: an effect needs kind, target, reversibility, confirmation, dry_run"
         )
     kind, target, reversibility, confirmation, dry_run = words
-    plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), target)
-    return Effect(kind, reversibility, confirmation, dry_run, "" if target == "-" else plain)
+    return Effect(kind, reversibility, confirmation, dry_run, "" if target == "-" else unquote(target))
 
 
 # The administrator's settings.

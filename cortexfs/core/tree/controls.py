@@ -23,7 +23,7 @@ from cortexfs.core.registry import Object
 
 MAX_VALUE = 64 << 10  # enough, as controls are for people to read
 
-_SPACE = re.compile(r"[\s%]")
+_SPACE = re.compile(r"[\s%]|^-$")
 
 Render: TypeAlias = Callable[[Object], str]
 
@@ -52,8 +52,8 @@ def _flags(object_: Object) -> str:
 
 
 def _effect(effect: Effect) -> str:
-    # White space would split a target into two fields, so it is escaped as in a URL.
-    target = _SPACE.sub(lambda match: f"%{ord(match[0]):02X}", effect.target) or "-"
+    # White space would split a target into two fields, so it is escaped as in a URL; so is -, which is none.
+    target = _SPACE.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), effect.target) or "-"
     return f"{effect.kind} {target} {effect.reversibility} {effect.confirmation} {effect.dry_run}"
 
 

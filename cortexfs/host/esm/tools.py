@@ -134,8 +134,7 @@ class EsmTool(sdk.Tool):
         result = tool_result(answer, self.name)
         if result.success:
             return sdk.ToolResult.success(result.output)
-        why = result.error or result.output or f"{self.name} failed without a message"
-        return sdk.ToolResult.error(why)
+        return sdk.ToolResult.error(result.error or result.output)
 
 
 class EsmPlugin:

@@ -234,20 +234,13 @@ class OpenLibrary:
         return table
 
     def check_info(self, plugin: hostcalls.Plugin) -> None:
-        """Check the library's description of itself. If its name or version differs from the manifest's, log
-        a line."""
+        """Check the library's description of itself."""
         description = self._result(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
         try:
             info = _infos.decode(description)
         except (ValueError, RecursionError) as error:
             raise self._fault(f"returned invalid plugin info JSON: {why_unread(error)}") from None
-        for field, own, manifest in (
-            ("name", info.name, plugin.name),
-            ("version", info.version, plugin.version),
-        ):
-            if own != manifest:
-                message = f"the library says that its {field} is {own[:100]!r}, its manifest {manifest!r}"
-                print(f"{self._subject}: {message}", file=sys.stderr)
+        compare(plugin, info)
 
     def tools(self) -> Iterator[sdk.Tool]:
         count = self._count(self._state)
@@ -332,6 +325,14 @@ def drop_all() -> None:
         thread = threading.Thread(target=lambda: [drop() for drop in drops], daemon=True)
         thread.start()
         thread.join(DROP_SECONDS)
+
+
+def compare(plugin: hostcalls.Plugin, info: _Info | sdk.PluginInfo) -> None:
+    """Log a line if the code gives the plugin another name or version."""
+    for field in ("name", "version"):
+        own, real = getattr(info, field), getattr(plugin, field)
+        if own != real:
+            print(f"plugin {plugin.name!r}: its {field} is {own!r:.100} in its code", file=sys.stderr)
 
 
 def _lent(data: bytes) -> _Lent:

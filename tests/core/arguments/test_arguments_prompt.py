@@ -75,6 +75,7 @@ def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: byte
         ([b"-"], b"\n", "EINVAL"),
         ([b'{"input":""}'], b"", "EINVAL"),
         ([b'{"messages":[]}'], b"", "EINVAL"),
+        ([b'{"task":"a","n":1e999}'], b"", "EINVAL"),  # it is no text, whatever else it has
         ([b"a", b"-", b"-"], b"x", "EINVAL"),
         ([b"\xff"], b"", "EINVAL"),
         ([], b"a\xff", "EINVAL"),
@@ -103,6 +104,7 @@ MANY = '{"input":[' + "{}," * MAX_VALUES + "1]}"
         ('{"input":[' + "1," * 100_000 + "1]}", True),
         ('{"input":"' + '\\",' * MAX_VALUES, False),  # not JSON, but text that happens to begin with a brace
         ('{"input":"' + '\\"' * (1 << 20), False),
+        ('{"n":12345678901234567890123}', False),
     ],
 )
 def test_large_prompts_that_are_taken(text: str, is_object: bool) -> None:

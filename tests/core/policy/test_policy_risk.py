@@ -137,10 +137,11 @@ def test_the_highest_effect_counts() -> None:
 
 def test_effects_are_read_as_the_tree_writes_them() -> None:
     # abi.md 3.6
-    text = "read_file - reversible on_risk not_supported\nwrite_file a%20b%25 reversible never supported\n"
+    text = "read_file - reversible on_risk not_supported\n"
+    text += "write_file a%20b%25%E2%80%A8 reversible never supported\n"
     first, second = effects_of(text)
     assert first == effect("read_file")
-    assert second == effect("write_file", confirmation="never", dry_run="supported", target="a b%")
+    assert second == effect("write_file", confirmation="never", dry_run="supported", target="a b%\u2028")
     with pytest.raises(Fault, match="line 2: an effect needs kind, target"):
         effects_of("read_file - reversible on_risk not_supported\nread_file\n")
 

@@ -118,6 +118,7 @@ def test_the_table_of_limits() -> None:
         (store.SessionLimits().temp_total // memory_log.SHARE) >> 20,
         store.SessionLimits().temp_total >> 20,
         jsontext.MAX_DEPTH,
+        jsontext.INTEGERS.stop.bit_length() - 1,
     ]
     assert f"none is `{names.INDEX}`" in PAGE
 

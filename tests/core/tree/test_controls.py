@@ -78,10 +78,13 @@ def test_a_tools_effects_are_one_line_each() -> None:
     effects = (
         Effect("fs_write", "reversible", "always", "supported", "my files/100%"),
         Effect("network", "irreversible", "never", "unsupported"),
+        Effect("deploy", "irreversible", "never", "unsupported", "-"),
+        Effect("deploy", "irreversible", "never", "unsupported", "a\u2028b"),
     )
     object_ = Object(class_="tool", name="x", description="", capabilities=Capabilities(effects=effects))
     assert render(object_, "effects") == (
         "fs_write my%20files/100%25 reversible always supported\nnetwork - irreversible never unsupported\n"
+        "deploy %2D irreversible never unsupported\ndeploy a%E2%80%A8b irreversible never unsupported\n"
     )
 
 

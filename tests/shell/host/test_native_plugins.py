@@ -161,7 +161,7 @@ async def test_another_name_is_a_line_of_the_log(
             catalog = Catalog(world.pool)
             registry = await catalog.registry([plugin])
             assert registry.get("tool", "echo") is not None
-            told = "the library says that its name is 'my-plugin', its manifest 'native-hello'"
+            told = "plugin 'native-hello': its name is 'my-plugin' in its code"
             await awaited(lambda: told in caplog.text)
 
 

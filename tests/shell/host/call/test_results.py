@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cortexfs.core import hostcalls
 from cortexfs.plugins.catalog import Catalog
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
+from tests.waiting import awaited
 
 PLUGIN = """
 from cortexfs.sdk import *
@@ -34,6 +37,20 @@ tools = [
     Made("yes", capabilities=ToolCapabilities(emits_progress="yes")),
 ]
 """
+NAMED = """
+from cortexfs.sdk import MultiToolPlugin, PluginInfo, tool
+
+@tool
+def one() -> int:
+    "Returns one."
+    return 1
+
+class Named(MultiToolPlugin):
+    plugin_info = PluginInfo("other", "1.0", "")
+
+    def create_tools(self):
+        return [one]
+"""
 WRONG = {
     "number": ("EPROTO", "the tool returned a wrong ToolResult: Expected `str`, got `int` - at `$[0]`"),
     "fields": (
@@ -44,6 +61,20 @@ WRONG = {
     "size": ("EPROTO", "the tool failed: ValidationError: Expected `int` >= 0 - at `$.size`"),
     "silent": ("EIO", "it failed without a message"),
 }
+
+
+async def test_another_name_in_the_code_is_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # abi.md 11.16
+    caplog.set_level("INFO", "cortexfs")
+    with public_directory() as place:
+        (place / "named_plugin.py").write_text(NAMED)
+        plugin = hostcalls.Plugin("named", "1.0", "python", "named_plugin:Named", str(place))
+        async with serving(tmp_path) as world:
+            assert (await Catalog(world.pool).registry([plugin])).get("tool", "one") is not None
+            await awaited(lambda: "plugin 'named': its name is 'other' in its code" in caplog.text)
+    assert "its version" not in caplog.text
 
 
 async def test_wrong_types_cost_the_call_or_the_tool(tmp_path: Path) -> None:
