@@ -238,6 +238,7 @@ class Exec:
             inner.hooked = hooked
             identity = msgspec.structs.replace(caller.identity, delegates=inner.delegates, call=inner.token)
             caller = caller._replace(identity=identity)
+        run.bytes_in = sum(map(len, call.arguments))
         relay = self._relay(call, run, inner or hooked, is_decided=inner is not None)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")

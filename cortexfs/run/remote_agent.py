@@ -16,6 +16,7 @@ from cortexfs.core.frames import Done, Error, Start
 from cortexfs.core.jsontext import UNREADABLE, clipped
 from cortexfs.core.lines import LineSplitter
 from cortexfs.core.registry import Object
+from cortexfs.core.talk.protocol import is_foreign
 from cortexfs.models.ask.driver import Turn
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.streams import receive, send
@@ -61,6 +62,8 @@ class _Said:
             try:
                 frame = frames.decode(line)
             except UNREADABLE as error:
+                if is_foreign(line):
+                    continue
                 raise Fault("EPROTO", f"the agent's machine has sent an invalid frame: {error}") from None
             match frame:
                 case Start():

@@ -257,6 +257,9 @@ class SessionTurn:
         self._live = live
         self._id = accepted.run
         self._run = run
+        run.bytes_in = len(
+            self.input.encode() if isinstance(self.input, str) else msgspec.json.encode(self.input)
+        )
         if accepted.request.cwd:
             live.moved(asker.uid, accepted.request.cwd)
         self._approval_secs = approval_secs
@@ -285,10 +288,11 @@ class SessionTurn:
                 if isinstance(frame, Usage):
                     self._run.count(frame)
                 elif isinstance(frame, Message):
+                    if not self._unfinished:
+                        self._run.bytes_out += sum(len(part.text.encode()) for part in frame.content)
                     self._unfinished.clear()
                 elif isinstance(frame, Delta):
                     self._remember(frame.text)
-        self._run.bytes_out += sum(map(len, lines))
         live.append_lines(lines)
         self._in_a_row += len(lines)
         if self._in_a_row < IN_A_ROW:
@@ -298,8 +302,10 @@ class SessionTurn:
             await trio.lowlevel.checkpoint()
 
     def _remember(self, text: str) -> None:
+        data = text.encode(errors="replace")
+        self._run.bytes_out += len(data)
         if len(self._unfinished) < MAX_UNFINISHED:
-            self._unfinished += text.encode(errors="replace")
+            self._unfinished += data
 
     def unfinished(self) -> list[Message]:
         """Returns the part of an unfinished answer, as the message that the session keeps."""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.core.tree.test_controls import FILES, WRITABLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.waiting import until
 
 OBJECTS = {"tool": "tool/fs.read", "model": "model/debug/echo", "agent": "agent/base"}
 # abi.md 3.9
@@ -289,6 +290,11 @@ def test_a_line_of_the_log(ctx: Ctx) -> None:
     line = line_of(ctx, "tool/text.word_count", good.frames[0]["run"])
     assert {"ts", "run", "uid", "source", "status", "ms", "bytes_in", "bytes_out"} <= line.keys()
     assert (line["uid"], line["source"], line["status"]) == (os.getuid(), "exec", "ok")
+    assert (line["bytes_in"], line["bytes_out"]) == (len("one two"), len(good.output))
+    run = json.loads(ctx.ctx("send", "model/debug/echo", "two words").stdout.partition("\n")[0])["run"]
+    until(lambda: run in (ctx.root / "model/debug/echo.d/log").read_text())
+    line = line_of(ctx, "model/debug/echo", run)
+    assert (line["bytes_in"], line["bytes_out"]) == (len("two words"), len("two words"))
     bad = ctx.call("fs.read", "not/there")
     line = line_of(ctx, "tool/fs.read", bad.frames[0]["run"])
     assert (line["status"], line["code"]) == ("error", "ENOENT")

@@ -52,7 +52,7 @@ class ClientSide:
         try:
             frame = frames.decode(line)
         except UNREADABLE:
-            if _is_foreign(line):
+            if is_foreign(line):
                 return None
             raise Fault("EPROTO", "the server sent a line that is not a frame") from None
         if frame.run is not None and frame.id is not None:  # without an id it is an answer, and no event
@@ -80,7 +80,7 @@ _kinds = msgspec.json.Decoder(_Kind)
 _TAGS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__()}
 
 
-def _is_foreign(line: bytes) -> bool:
+def is_foreign(line: bytes) -> bool:
     """Returns True if a line is a frame of a type that is unknown to this version. Readers ignore these."""
     try:
         return _kinds.decode(line).type not in _TAGS
