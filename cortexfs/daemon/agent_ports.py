@@ -193,7 +193,8 @@ class AgentWorld:
                 identity = replace(identity, view=opened(identity.view, script, "rx"))
             outcome = await self._daemon.tools.call(tool, identity, replace(request, run=run.id), say, ask)
             fault = outcome.fault
-            run.bytes_in, run.bytes_out = len(request.input or b""), len(outcome.output) + outcome.missing
+            run.bytes_in = len(request.input or b"")
+            run.bytes_out = len(outcome.output.encode()) + outcome.missing
             return outcome
         finally:
             self._daemon.runs.close(run, fault)

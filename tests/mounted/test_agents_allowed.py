@@ -127,6 +127,10 @@ def test_a_call_is_in_the_log_of_its_tool(ctx: Ctx, coder: str) -> None:
     run(ctx, coder, script(call("fs.read", path="nothing-here"), say("x")))
     log = json.loads((ctx.root / "tool/fs.read.d/log").read_text().splitlines()[-1])
     assert (log["source"], log["uid"], log["status"], log["code"]) == ("agent", 0, "error", "ENOENT")
+    (ctx.work / "umlauts").write_text("äö")
+    run(ctx, coder, script(call("fs.read", path="umlauts"), say("x")))
+    log = json.loads((ctx.root / "tool/fs.read.d/log").read_text().splitlines()[-1])
+    assert (log["bytes_in"], log["bytes_out"]) == (len('{"path":"umlauts"}'), 4)
 
 
 @pytest.mark.parametrize("id_", ["", "x" * 300, "a b", "\x1b[2J", "c1"])
