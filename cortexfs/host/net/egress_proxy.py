@@ -5,7 +5,8 @@ connects to it. From then on it copies bytes both ways until one side ends.
 
 Rules: the outlet judges each target (core/networks.py), a redirect's too, so no program has to be trusted to
 do so. It refuses a request that is not encrypted. It counts and bounds all bytes that arrive. It keeps each
-refusal as a sentence, as programs report little of a proxy's answer.
+refusal as a sentence, as programs report little of a proxy's answer. Any user can connect: the oldest
+connection without the secret makes room for the next one.
 This file must never know what is fetched, nor by whom.
 """
 
@@ -48,9 +49,9 @@ class Outlet:
         self._most = most
         self._private = networks.granted(private)
         self._secret = secrets.token_urlsafe(32)
-        self._word = base64.b64encode(f"x:{self._secret}".encode()).decode()
         self._lock = threading.Lock()
         self._sockets: set[Socket] = set()
+        self._strangers: dict[Socket, None] = {}  # oldest first; they have not shown the secret
         self._closed = False
         self._listener = socket.create_server((_LOOPBACK, 0), backlog=MAX_CONNECTIONS)
         self.port: int = self._listener.getsockname()[1]
@@ -68,7 +69,7 @@ class Outlet:
         """End all connections."""
         with self._lock:
             self._closed = True
-            for each in (self._listener, *self._sockets):
+            for each in (self._listener, *self._sockets, *self._strangers):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -79,17 +80,21 @@ class Outlet:
                 client, _ = self._listener.accept()
             except OSError:  # __exit__ has shut the listener
                 return
+            with self._lock, suppress(OSError):
+                self._strangers[client] = None
+                if len(self._strangers) > MAX_CONNECTIONS:
+                    self._strangers.pop(oldest := next(iter(self._strangers)))
+                    oldest.shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: Socket) -> None:
         server: Socket | None = None
         try:
-            if self._keep(client):
-                client.settimeout(CONNECT_SECONDS)
-                server = self._connect(client)
-                if server is not None and self._keep(server):
-                    client.sendall(_OPEN.encode())
-                    self._copy(client, server)
+            client.settimeout(CONNECT_SECONDS)
+            server = self._connect(client)
+            if server is not None and self._keep(server):
+                client.sendall(_OPEN.encode())
+                self._copy(client, server)
         except OSError:  # either side has gone: the other one sees its end
             pass
         except Fault as fault:
@@ -102,6 +107,7 @@ class Outlet:
             for each in filter(None, (client, server)):
                 with self._lock:
                     self._sockets.discard(each)
+                    self._strangers.pop(each, None)
                 each.close()
 
     def _keep(self, sock: Socket) -> bool:
@@ -119,9 +125,14 @@ class Outlet:
         line, *fields = head.split("\r\n")
         prefix = "proxy-authorization: basic "
         words = [each.split()[-1] for each in fields if each.lower().startswith(prefix)]
-        if not words or not secrets.compare_digest(words[0].encode(), self._word.encode()):
+        word = base64.b64encode(f"x:{self._secret}".encode())
+        if not words or not secrets.compare_digest(words[0].encode(), word):
             client.sendall(_ASK.encode())
             return None
+        if not self._keep(client):
+            return None
+        with self._lock:
+            self._strangers.pop(client, None)
         method, target = (*line.split(), "", "")[:2]
         if method != "CONNECT":
             raise Fault(

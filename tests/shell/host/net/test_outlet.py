@@ -6,12 +6,12 @@ import base64
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
-from cortexfs.host.net.egress_proxy import Outlet
+from cortexfs.host.net.egress_proxy import MAX_CONNECTIONS, Outlet
 
 HERE = ("127.0.0.1/32",)
 
@@ -149,3 +149,10 @@ def test_it_ends_what_it_has_begun(far: Far) -> None:
         assert made.recv(1) == b""
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", outlet.port), 60)
+
+
+def test_strangers_keep_nobody_out(far: Far) -> None:
+    with Outlet(HERE, 1 << 20) as outlet, ExitStack() as ending:
+        for _ in range(2 * MAX_CONNECTIONS + 1):
+            ending.enter_context(socket.create_connection(("127.0.0.1", outlet.port)))
+        assert "200" in answered(outlet, f"CONNECT 127.0.0.1:{far.port}")
