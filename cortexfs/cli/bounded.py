@@ -66,8 +66,9 @@ def beginning(path: str, most: int, seconds: float) -> bytes:
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
     """The child writes one byte of errno, then the answer. It never returns into the caller's code. It opens
     what it needs itself: a child that is left behind must keep no pipe open, as of `ctx umount | cat`."""
-    try:
+    with contextlib.suppress(OSError):  # /proc may be hidden
         own_descriptors.close_all_but(writer)
+    try:
         data = bytes([_OK]) + question()[:MAX_ANSWER]
     except OSError as problem:
         data = bytes([(problem.errno or errno.EIO) & 0xFF])

@@ -20,9 +20,7 @@ from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
 
 DESCRIPTORS = 65536
-PER_CONNECTION = (
-    16  # descriptors: four of a run, one of a client of a `.sock`, and those of sessions and files
-)
+PER_CONNECTION = 16  # descriptors: four of a run, one of a socket's client, those of sessions and files
 TABLE = 4096  # of these, the descriptors that have room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0

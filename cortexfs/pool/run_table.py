@@ -49,6 +49,7 @@ class ObjectRun(msgspec.Struct, eq=False):
     name: str
     uid: int
     source: str
+    person: int  # for the limits of each user
     began: float = msgspec.field(default_factory=time.monotonic)
     bytes_in: int = 0
     bytes_out: int = 0
@@ -101,12 +102,12 @@ class Runs:
     def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> ObjectRun:
         if self._closing and source != SOCKET:  # a message that has begun is ended by its session
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
-        key = (person_of(uid), source == SOCKET)
+        key = (person := person_of(uid), source == SOCKET)
         count, most = self._by_user.get(key, 0), self._most[key[1]]
         if count >= most:
             raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
         self._by_user[key] = count + 1
-        run = ObjectRun(id_ or self.new_id(), class_, name, uid, source)
+        run = ObjectRun(id_ or self.new_id(), class_, name, uid, source, person)
         self.active[run.id] = run
         return run
 
@@ -126,7 +127,7 @@ class Runs:
 
     def close(self, run: ObjectRun, fault: Fault | None = None) -> None:
         del self.active[run.id]
-        key = (person_of(run.uid), run.source == SOCKET)
+        key = (run.person, run.source == SOCKET)
         count = self._by_user[key] - 1
         if count:
             self._by_user[key] = count

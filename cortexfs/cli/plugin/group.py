@@ -13,7 +13,8 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
 def _folder(word: str) -> str:
     """Returns the directory of the plugin that a word means: a manifest means the one that it lies in."""
-    return os.path.dirname(word) or "." if os.path.basename(word) in _MANIFESTS else word
+    is_manifest = os.path.basename(word) in _MANIFESTS and os.path.isfile(word)
+    return os.path.dirname(word) or "." if is_manifest else word
 
 
 _MANIFESTS = ("manifest.toml", "manifest.json")

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.host import Host
@@ -61,8 +62,8 @@ class OneHost:
     def note_end(self) -> None:
         pass
 
-    def describe_end(self, when: str = "") -> str:
-        return "was killed by SIGKILL"
+    def end_of_call(self) -> Fault:
+        return Fault("EPROTO", "the tool's process was killed by SIGKILL")
 
 
 class Stage:
