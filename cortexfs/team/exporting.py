@@ -91,11 +91,12 @@ class Exporting:
         """Returns the present exports, by subject. Call it in a thread, as the mount is a file system."""
         objects: dict[str, RemoteObject] = {}
         self.problems, self._wanted = {}, set()
+        paths: list[str] = []
         try:
             paths = list(dict.fromkeys(each.object for each in self._mapping.exports))
+            _ = self._mapping.rows
         except Fault as fault:
             self.problems["exports"] = fault.message
-            return objects
         for path in paths:
             class_, name = registry.key_of(path)
             subject = subjects.entry(self._machine, class_, name)

@@ -13,12 +13,16 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from cortexfs.core.errors import Fault
 from cortexfs.state import believed
 from cortexfs.team.places import Export, TeamPlaces
+
+T = TypeVar("T")
 
 _WHO = re.compile(r"[^\s@=#]{1,64}@[^\s@=#]{1,31}")
 _MAX_MAP = 1 << 20
@@ -63,25 +67,36 @@ def of_map(path: Path) -> list[tuple[str, str]]:
     return [] if data is None else parse(data.decode(errors="replace"), str(path))
 
 
+class _ReadFile(Generic[T]):
+    """A file's value, read again when the file has changed. Threads may share it: each sees a whole value."""
+
+    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+        self._path = path
+        self._read = read
+        self._known: tuple[object, T] | None = None
+
+    def value(self) -> T:
+        known, stamp = self._known, _stamp(self._path)
+        if known is None or known[0] != stamp:
+            known = self._known = stamp, self._read()
+        return known[1]
+
+
 class Mapping:
-    """The present exports and map."""
+    """The present exports and map. A map that cannot be read fails the calls that need it."""
 
     def __init__(self, places: TeamPlaces) -> None:
-        self._places = places
-        self._stamps: tuple[object, ...] = ()
-        self._exports: list[Export] = []
-        self._map: list[tuple[str, str]] = []
+        self._exports = _ReadFile(places.exports, places.read_exports)
+        self._map = _ReadFile(places.map, partial(of_map, places.map))
 
     @property
     def exports(self) -> Sequence[Export]:
-        self._look()
-        return self._exports
+        return self._exports.value()
 
     @property
     def rows(self) -> Sequence[tuple[str, str]]:
         """Returns the pairs of the map."""
-        self._look()
-        return self._map
+        return self._map.value()
 
     def user(self, user: str, machine: str) -> str:
         """Returns the name here of a user there, by the map; empty if there is none."""
@@ -101,15 +116,6 @@ class Mapping:
         if here := export.as_user or self.user(user, machine):
             return here
         raise Fault("EACCES", f"the team.map of that machine names no user for {user}@{machine}")
-
-    def _look(self) -> None:
-        """Read the files again if they have changed. While one cannot be read, nothing is exported."""
-        stamps = tuple(_stamp(path) for path in (self._places.exports, self._places.map))
-        if stamps != self._stamps:
-            self._exports, self._map, self._stamps = [], [], ()
-            self._exports = self._places.read_exports()
-            self._map = of_map(self._places.map)
-            self._stamps = stamps
 
 
 def _stamp(path: Path) -> object:

@@ -167,6 +167,8 @@ def test_who_is_not_named_may_not(laptop: Machine, box: Machine) -> None:
         assert laptop.ctx.call("show.who+box").code == "EACCES"  # the map has no line for root
         (box.ctx.config / "team.map").write_text("daemon@laptop nobody\n")
         assert "team.map:1" in laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid).message
+        until(lambda: "team.map:1" in box.team("status").stdout)
+        assert laptop.ctx.call("text.word_count+box", '{"text":"a b"}').status == 0  # it needs no map
     finally:
         (box.ctx.config / "team.map").unlink(missing_ok=True)
         box.team(
