@@ -39,7 +39,8 @@ def page(ctx: Ctx) -> Iterator[WebProcess]:
 
 @pytest.fixture
 def tab(browser: Any, page: WebProcess) -> Iterator[Tab]:
-    """A tab of a person at that page."""
+    """A tab of a person at that page, who has entered: a reload before that may lose the ticket."""
     with person(browser, page.link) as found:
+        found.get_by_role("navigation", name="Parts").wait_for()
         yield found
         assert found.faults == []

@@ -302,6 +302,17 @@ def test_the_link_opens_the_page_once(tab: Tab, page: WebProcess, browser: Any) 
         thief.get_by_text("open the link that it prints").wait_for()
 
 
+def test_a_ticket_that_did_not_arrive_is_tried_again(page: WebProcess, browser: Any) -> None:
+    # abi.md 13.2. Found: it had left the address by then, so the link was lost
+    with person(browser, "about:blank") as tab:
+        tab.route("**/api/enter", lambda route: route.abort(), times=1)
+        tab.goto(page.link)
+        tab.get_by_text("open the link that it prints").wait_for()
+        tab.reload()
+        tab.get_by_role("navigation", name="Parts").wait_for()
+        assert "ticket" not in tab.url
+
+
 def test_another_site_gets_nothing_by_a_browser(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     # abi.md 13.4: a page of another origin in the same browser, with the token in the origin's storage
     tab.get_by_role("link", name="Talk", exact=True).wait_for()

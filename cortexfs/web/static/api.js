@@ -16,8 +16,8 @@ export async function enter() {
   const found = /^#ticket=([\w-]+)$/.exec(location.hash);
   const had = Boolean(localStorage.getItem(TOKEN));  // throws if the browser blocks storage, before the ticket is used
   if (!found) return had;
+  const answer = await fetch("/api/enter", posted({ ticket: found[1] }));  // after a failure, a reload tries it again
   history.replaceState(null, "", "/#/talk");
-  const answer = await fetch("/api/enter", posted({ ticket: found[1] }));
   if (!answer.ok && !had) throw await refusal(answer);
   if (answer.ok) localStorage.setItem(TOKEN, (await answer.json()).token);
   return true;
