@@ -60,7 +60,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections: Annotated[
         Count,
         "Socket connections served at a time, of all users; a user has a quarter at most. Fewer, if the "
-        "daemon may not have 16 descriptors for each.",
+        "daemon may not have four descriptors for each, and 2,560 more.",
     ] = 4096
     depth: Annotated[
         int, Meta(ge=1, le=64), "How deep runs may nest: a tool that calls a tool, and so on."

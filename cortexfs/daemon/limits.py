@@ -17,10 +17,12 @@ from cortexfs.config import Config
 from cortexfs.run.listener import ExecTerms
 from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.log import Most
-from cortexfs.sessions.store import Policy, Sessions
+from cortexfs.sessions.store import Policy, SessionLimits, Sessions
 
 DESCRIPTORS = 65536
-PER_CONNECTION = 16  # descriptors: four of a run, one of a socket's client, those of sessions and files
+SPARE = 512  # of these, for all that is neither a connection nor a session
+# A run has four and a client of a socket has one, but no three users have more than three quarters of each.
+PER_CONNECTION = 4
 TABLE = 4096  # of these, the descriptors that have room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
@@ -55,13 +57,16 @@ def connections(wanted: int) -> int:
     which it suffices: `wanted` or less. Call this after the fork server has started, as hosts have limits of
     their own."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(DESCRIPTORS, wanted * PER_CONNECTION)
-    limit = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    sessions = SessionLimits().descriptors
+    needed = wanted * PER_CONNECTION + sessions + SPARE
+    limit = max(DESCRIPTORS, needed)
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     # Grow the table while there is one thread: with more, the kernel blocks the growing one for 20 ms.
     with suppress(OSError):
         os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, limit) - 1))
-    if (found := limit // PER_CONNECTION) < wanted:
-        why = f"{wanted} would need {wanted * PER_CONNECTION} descriptors, and the hard limit is {limit}"
+    found = max(1, (limit - min(sessions, limit // 4) - SPARE) // PER_CONNECTION)
+    if found < wanted:
+        why = f"{wanted} would need {needed} descriptors, and the hard limit is {limit}"
         log.warning("limits.connections is %d here, as %s", found, why)
     return min(found, wanted)

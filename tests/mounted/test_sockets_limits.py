@@ -210,7 +210,7 @@ def test_users_with_all_their_connections_leave_descriptors_for_others(python: P
                 assert ctx.call("fs.list", "--path", "/", uid=NOBODY).status == 0
             assert _files(ctx) < most - 64
             log = (ctx.state / "daemon.log").read_text()
-            assert "limits.connections is 64 here, as 4096 would need 65536 descriptors" in log
+            assert "limits.connections is 64 here, as 4096 would need 18944 descriptors" in log
         finally:
             for each in held:
                 each.communicate()
