@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import signal
 import subprocess
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -107,14 +108,21 @@ def test_who_has_no_name_here_calls_nothing_there(laptop: Machine) -> None:
         assert f"uid {nameless} has no user name here" in done.message
 
 
-def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> None:
-    # abi.md 14.5
+@contextlib.contextmanager
+def begun(laptop: Machine) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Yields a call to the box that has begun and goes on, and its output."""
     words = [laptop.ctx.tool("shell.exec+box"), "echo begun; sleep 1000"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=laptop.ctx.work, env=laptop.ctx.environ)
     assert process.stdout
     with process, process.stdout as out:
         while b"begun" not in out.readline():
             pass
+        yield process, out
+
+
+def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> None:
+    # abi.md 14.5
+    with begun(laptop) as (process, _):
         box.ctx.at_rest(1)
         process.send_signal(signal.SIGINT)
         until(process.poll, lambda status: status is not None)
@@ -124,12 +132,7 @@ def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> 
 
 def test_a_call_whose_link_ends_here_says_so(laptop: Machine, box: Machine) -> None:
     # abi.md 14.7
-    words = [laptop.ctx.tool("shell.exec+box"), "echo begun; sleep 1000"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=laptop.ctx.work, env=laptop.ctx.environ)
-    assert process.stdout
-    with process, process.stdout as out:
-        while b"begun" not in out.readline():
-            pass
+    with begun(laptop) as (_, out):
         os.kill(laptop.link(), signal.SIGKILL)
         assert b'"EHOSTDOWN","message":"the link to the team has ended' in out.read()
     box.ctx.at_rest()
