@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from cortexfs.team import keys
 from cortexfs.team.places import Member, TeamPlaces
 from tests.mounted.ctx_mount import Answer, Ctx, mounted
@@ -65,6 +67,15 @@ class Machine:
     def is_in_cluster(self) -> bool:
         """Returns True if its server has the streams of three servers; only then may a server be lost."""
         return any("SESSIONS" in names for _, names, _ in os.walk(self.folder / "server/cluster"))
+
+    def shows(self, name: str, say: Callable[[], None]) -> None:
+        """Have a task say it until this machine shows the object, which a link of another may withdraw."""
+
+        def look() -> bool:
+            trio.from_thread.run_sync(say)
+            return (self.ctx.root / name).exists()
+
+        until(look)
 
     def sees_no(self, name: str) -> None:
         until(lambda: (self.ctx.root / name).exists(), lambda seen: not seen)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -264,8 +265,8 @@ async def test_no_word_about_an_object_ends_a_link_or_a_daemon(
             # The daemon shows this object only after it has handled the earlier message.
             name = f"behind{number}"
             behind = RemoteObject("laptop", "tool", name, "", b"{}", Capabilities(), None, False, {})
-            say(subjects.entry("laptop", "tool", name), msgspec.msgpack.encode(behind))
-            await trio.to_thread.run_sync(box.sees, f"tool/{name}+laptop")
+            again = partial(say, subjects.entry("laptop", "tool", name), msgspec.msgpack.encode(behind))
+            await trio.to_thread.run_sync(box.shows, f"tool/{name}+laptop", again)
             for each in (subject, subjects.entry("laptop", "tool", name)):
                 say(each, b"")
             await trio.to_thread.run_sync(box.sees_no, f"tool/{name}+laptop")
