@@ -25,7 +25,7 @@ from cortexfs.pool.host import Host
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 0.5  # between looks for the end of a host's first call, whose umask its server gets
-RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row, none after the last time or more
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row
 
 log = logging.getLogger("cortexfs")
 
@@ -95,7 +95,7 @@ class Watch:
                         await self._changed()
                 except Fault as fault:
                     self._catalog.note(plugin, fault.message)
-                    if trio.current_time() - began >= RETRY_SECONDS[-1]:
+                    if trio.current_time() - began >= RETRY_SECONDS[-1]:  # it worked for so long
                         failures = 0
                     if not failures:
                         log.warning(

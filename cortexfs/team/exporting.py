@@ -60,8 +60,11 @@ class Exporting:
                 await self.introduce(directory, token)
             full: list[str] = []
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
-            gone = (stale | (directory.former - self._wanted) | {*self._entries}) - {*now}
-            directory.former &= self._wanted
+            former = directory.former - self._wanted
+            directory.former -= former
+            if directory.problem:  # a copy's, which would enter them again at once, and so on
+                former = set()
+            gone = (stale | former | {*self._entries}) - {*now}
             for subject in gone:
                 await self._say(directory, subject, b"")
             for subject, object_ in now.items():

@@ -96,12 +96,8 @@ class Incoming:
         if len(self._runs) > _KEPT:
             self._runs.popitem(last=False)
         if begin.incarnation != self._incarnation:
-            return _refuse(
-                line,
-                Fault(
-                    "EHOSTDOWN", "that machine's link has restarted; try again, or see there: ctx team status"
-                ),
-            )
+            why = "that machine's link has restarted; try again, or see there: ctx team status"
+            return _refuse(line, Fault("EHOSTDOWN", why))
         if not has_room(self.lines, from_, begin.user):
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as the next message may cancel it

@@ -307,10 +307,8 @@ def check_time(proven: bytes) -> None:
     """Raises EHOSTDOWN if a proven message has another time than the clock here. The sender is told."""
     age = time.time() - int.from_bytes(proven[_MARK : _MARK + _TIME], "little") / 1000
     if abs(age) > PROVEN_SECONDS:
-        why = "set a wrong clock right; compare both with: date"
-        raise Fault(
-            "EHOSTDOWN", f"that machine's clock differs from the clock here by {abs(age):.0f} s; {why}"
-        )
+        why = f"that machine's clock differs from the clock here by {abs(age):.0f} s"
+        raise Fault("EHOSTDOWN", f"{why}; compare both with: date")
 
 
 def _mark(key: Key, public: bytes, subject: str, rest: bytes) -> bytes:

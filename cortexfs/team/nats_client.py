@@ -258,12 +258,10 @@ class Client:
                     greeted = True
                     await stream.send_all(nats_wire.connect(self._options(word.text)))
                 elif word.name == "-ERR":
-                    why = (
-                        "; the key has expired or was removed, see: ctx team init"
-                        if b"uth" in word.text
-                        else ""
-                    )
-                    raise Fault("EACCES", f"it says {word.text.decode(errors='replace')[:100]}{why}")
+                    why = f"it says {word.text.decode(errors='replace')[:100]}"
+                    if "auth" in why.lower():
+                        why += "; the key has expired or was removed, see: ctx team init"
+                    raise Fault("EACCES", why)
                 elif word.name == "PONG":
                     return items
 

@@ -14,13 +14,15 @@ from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
+import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys, link, subjects
+from cortexfs.team import exporting, keys, link, subjects
 from cortexfs.team.directory import INCARNATION, Directory
 from cortexfs.team.incoming import MAX_OF_ONE, SHARE, Incoming, has_room
 from cortexfs.team.line import CallLine, CallLines
-from cortexfs.team.messages import CallBegin, CallOpening
+from cortexfs.team.mapping import Mapping
+from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Heard
 from cortexfs.team.places import Member, TeamPlaces
@@ -101,6 +103,34 @@ def test_a_copy_of_this_machine_is_noticed(tmp_path: Path) -> None:
         assert bool(directory.problem) == bool(problem)
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+async def test_what_a_copy_exports_is_left_to_it(
+    is_copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each of the two machines would withdraw what the other enters, again and again
+    monkeypatch.setattr(exporting, "LOOK_SECONDS", 0)
+    key, places = keys.Key.new(keys.USER), TeamPlaces(tmp_path, tmp_path)
+    directory = Directory(places, Member("team", "box", [], "", key.seed, "", ""), Mock(), Mock())
+    client = Mock(key=key, stored=AsyncMock())
+    client.name = "box"
+    theirs, incarnation = subjects.entry("box", "tool", "theirs"), subjects.entry("box", *INCARNATION)
+    heard = [theirs, incarnation] if is_copied else [theirs]
+
+    class Looking(exporting.Exporting):
+        def _look(self) -> dict[str, RemoteObject]:
+            if not heard:
+                trio.from_thread.run_sync(scope.cancel)
+                return {}
+            said = keys.seal(key, subject := heard.pop(), b"x", time.time() + 1)
+            directory.hear(Delivery(subject, "", "", "", {}, said))
+            return {}
+
+    with trio.CancelScope() as scope:
+        await Looking("/nowhere", Mapping(places), client).run(directory, "token")
+    withdrawn = [each.args[0] for each in client.stored.call_args_list].count(theirs)
+    assert withdrawn == (not is_copied)
+
+
 async def test_a_connection_tells_when_all_was_heard_that_came_at_a_time() -> None:
     order: list[bytes] = []
     chunks = [b"MSG a 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n", b"MSG a 1 1\r\nz\r\n", b""]
@@ -133,7 +163,7 @@ def test_a_link_that_is_stopped_is_told(exported: Machine) -> None:
             f"the link (pid {pid}) is stopped; let it go on: kill -CONT {pid}"
         )
         os.utime(exported.folder / "status.json", (0, time.time() - 100))  # as time passes
-        assert exported.status["problems"][0].startswith("all this was so 100 s ago")
+        assert exported.status["problems"][0].startswith("this report is 100 s old")
     assert not exported.status["problem"]
     until(lambda: not exported.status["problems"])  # also where nothing has changed
 

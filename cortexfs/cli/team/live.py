@@ -85,8 +85,8 @@ def status(options: argparse.Namespace) -> int:
             if pid and is_stopped(pid):
                 report.problem = f"the {title} (pid {pid}) is stopped; let it go on: kill -CONT {pid}"
         if (age := time.time() - places.status.stat().st_mtime) > STALE_SECONDS:
-            why = "has saved nothing newer: is a disk full? see daemon.log"
-            report.problems.insert(0, f"all this was so {age:.0f} s ago; the link (pid {report.pid}) {why}")
+            why = f"the link (pid {report.pid}) has saved nothing newer; is a disk full? see daemon.log"
+            report.problems.insert(0, f"this report is {age:.0f} s old: {why}")
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
         rows = [
