@@ -43,5 +43,10 @@ def answer(tab: Tab) -> Any:
     return log(tab).get_by_role("article", name="Answer")
 
 
+def answered(tab: Tab) -> None:
+    """Waits for the end of all answers. The text of an answer is shown before its end."""
+    tab.locator("button:disabled", has_text="Stop").wait_for()
+
+
 def question(tab: Tab, name: str) -> Any:
     return tab.get_by_role("region", name=f"Question about {name}")

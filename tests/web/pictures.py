@@ -14,7 +14,7 @@ from typing import Any
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 from tests.mounted.playing_provider import played
 from tests.places import PROJECT
-from tests.web.acting import answer, go, part, question, say
+from tests.web.acting import answer, answered, go, part, question, say
 from tests.web.browsing import Tab, WebProcess, browsing, person, web
 
 FOLDER = PROJECT / "docs/pictures"
@@ -83,7 +83,7 @@ def take(tab: Tab, page: WebProcess, shop: str) -> None:
     if reading.count():
         reading.click()
     answer(tab).get_by_text("Shall I change").wait_for()
-    tab.locator("button:disabled", has_text="Stop").wait_for()
+    answered(tab)
     tab.reload()  # the list was made before the session
     tab.get_by_role("link", name="fix-the-cart", exact=True).wait_for()
     answer(tab).locator("summary").first.click()

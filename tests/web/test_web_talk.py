@@ -11,7 +11,7 @@ from cortexfs.core.talk import refusals
 from tests.mounted.ctx_mount import Ctx, wait_gone
 from tests.mounted.talking import SCRIPT, history, said, talk, types
 from tests.waiting import until
-from tests.web.acting import ECHO, answer, go, log, play, say
+from tests.web.acting import ECHO, answer, answered, go, log, play, say
 from tests.web.browsing import Tab, WebProcess, opened
 
 
@@ -90,12 +90,14 @@ def test_a_session_is_renamed(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     go(tab, page, ECHO, "unnamed")
     say(tab, "how do you do")
     answer(tab).get_by_text("how do you do").wait_for()
+    answered(tab)
     tab.once("dialog", lambda dialog: dialog.accept("greeting"))
     tab.get_by_role("button", name="Rename").click()
     tab.get_by_role("heading", name="greeting").wait_for()
     answer(tab).get_by_text("how do you do").wait_for()
     say(tab, "once more")
     answer(tab).get_by_text("once more").wait_for()
+    answered(tab)
     assert types(history(ctx, "greeting")).count("start") == 2
     with talk(ctx, "model/debug/echo.sock") as elsewhere:
         elsewhere.ask("resume", session="greeting")
