@@ -181,7 +181,7 @@ class ChatPlace:
         """Go to a session. Returns its talk, and what to show of its past."""
         where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else said_before.tail(where)
-        cwd = cwd or self.beginning(session)
+        cwd = cwd or (self.beginning(session) if self.is_agents else None)
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         frames, is_cut = said_before.recent(past)
         deeds = talk.recall(frames)
@@ -193,9 +193,9 @@ class ChatPlace:
         return talk, deeds
 
     def beginning(self, session: str) -> str | None:
-        """Returns the directory for a new session of an agent: the current one. Returns None for an existing
-        session, which keeps its own, and for models and agents of other machines, which have none here."""
-        if not self.is_agents or self.kept_by:
+        """Returns the directory for a new session: the current one. Returns None for an existing session,
+        which keeps its own, and for agents of other machines, which have none here."""
+        if self.kept_by:
             return None
         if self.scope != "temp" and stored.place(self.root, self.whole, self.scope, session).exists():
             return None

@@ -48,6 +48,8 @@ def text(daemon: Daemon) -> str:
         f"uptime: {time.clock_gettime(time.CLOCK_BOOTTIME) - daemon.began_boottime:.0f} s",
         f"pid: {os.getpid()}",
         f"mount: {daemon.root}",
+        f"state: {one_line(str(daemon.config.state))}",
+        f"configuration: {one_line(str(daemon.config.directory))}",
         *(f"{class_}s: {count}" for class_, count in counts.items()),
         f"runs: {len(daemon.runs.active)} active, {daemon.runs.total} total",
         f"sessions: {len(daemon.conversations)} in memory",

@@ -229,7 +229,8 @@ class Filesystem(pyfuse3.Operations):
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        raise Fault("EPERM", "nothing in the tree can have two names; make a symbolic link")
+        code = "EROFS" if new_parent_inode == ROOT else "EPERM"
+        raise Fault(code, "nothing in the tree can have two names; make a symbolic link")
 
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:

@@ -204,7 +204,7 @@ class OwnObjects:
         return node if self._state and isinstance(node, Home) and is_theirs else None
 
     def _check(self, folder: int, home: Home, class_: str, name: str) -> None:
-        names.check_object(class_, name)
+        names.check_object(class_, names.check_new(name))
         if self._tree.lookup(folder, name) is not None:
             raise Fault("EEXIST", f"{name} exists already")
         if self._tree.registry.get(class_, name):

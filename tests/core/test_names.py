@@ -73,6 +73,7 @@ def test_a_new_name_has_no_plus() -> None:
 def test_foreign_ids_become_names() -> None:
     # abi.md 2.6
     assert names.clean("claude:3 opus@2024") == "claude-3-opus-2024"
+    assert names.clean("c4ai+command-r+") == "c4ai-command-r-"
     assert names.clean(".sock") == "sock"
     assert names.clean("weights.d") == "weights"
 

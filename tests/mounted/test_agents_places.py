@@ -131,3 +131,6 @@ def test_a_session_that_is_begun_by_send_works_here(python: Path) -> None:
         assert (ctx.root / f"home/{os.getuid()}/{path}.d/session/new/cwd").read_text() == f"{there}\n"
         ctx.run(send, cwd=ctx.work, check=True)  # an existing session keeps its directory
         assert not (ctx.work / "made").exists()
+        ctx.run((send[0], "send", "debug/echo", "--session", "new", "hi"), cwd=there, check=True)
+        own = ctx.root / f"home/{os.getuid()}/model/debug/echo.d/session/new/cwd"
+        assert own.read_text() == f"{there}\n"

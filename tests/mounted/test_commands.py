@@ -22,6 +22,8 @@ def test_status_in_text_and_json(ctx: Ctx) -> None:
         "uptime",
         "pid",
         "mount",
+        "state",
+        "configuration",
         "tools",
         "models",
         "agents",

@@ -84,7 +84,12 @@ def test_another_user_sees_everything_but_other_homes(mount: Served) -> None:
 
 def test_the_root_takes_no_other_name(mount: Served) -> None:
     # abi.md 1.13
-    for make in (os.mkdir, lambda path: os.symlink("x", path), lambda path: open(path, "x").close()):
+    for make in (
+        os.mkdir,
+        lambda path: os.symlink("x", path),
+        lambda path: os.link(mount.root / "status", path),
+        lambda path: open(path, "x").close(),
+    ):
         for name in ("plugin", "log", ".run.sock2"):
             with pytest.raises(OSError, match=name) as raised:
                 make(mount.root / name)

@@ -208,12 +208,16 @@ def test_a_plus_is_kept_for_other_machines(laptop: Machine) -> None:
     script.chmod(0o755)
     made = ("tool", "add", str(script), "--name", "a+box")
     agent = ("agent", "new", "a+box", "--model", "debug/echo")
-    for words in (agent, (*agent, "--home"), made):
+    provider = ("provider", "add", "a+box", "--base-url", "http://127.0.0.1:9", "--format", "openai.chat")
+    server = ("mcp", "add", "a+box", "--", "/bin/true")
+    for words in (agent, (*agent, "--home"), made, provider, server):
         refused = laptop.ctx.ctx(*words, check=False)
         assert refused.returncode == 2
         assert "reserved for objects of other machines" in refused.stderr
     with pytest.raises(OSError, match="Invalid argument"):
         (laptop.ctx.root / "tool/a+box").symlink_to(COUNT)
+    with pytest.raises(OSError, match="Invalid argument"):
+        (laptop.ctx.root / f"home/{os.getuid()}/tool/a+box").touch()
 
 
 def test_what_is_no_token_is_refused_with_a_sentence(python: Path) -> None:

@@ -170,7 +170,7 @@ def _ask(
 ) -> int:
     content = _input(request, where, model)
     session = question.session if question else place.new_session()
-    cwd = where.beginning(session)
+    cwd = where.beginning(session) if where.is_agents else None  # a model needs no directory
     talk = Talk(where.name, session, where.scope, new_id, cwd, where.sight(session, cwd))
     with contextlib.ExitStack() as waiting:
         waiting.enter_context(progress.shown(f"waiting for {model.name}"))

@@ -24,6 +24,7 @@ from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
+from cortexfs.core.names import check_new
 from cortexfs.core.safe_text import counted
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import Servers
@@ -84,7 +85,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def add(options: argparse.Namespace) -> int:
-    where, name = places_of(options), mcp_server.check_name(options.name)
+    where, name = places_of(options), mcp_server.check_name(check_new(options.name))
     server, secret_names = _server(options)
     servers = Servers(where.config, where.state)
     directories.create(where)  # this closes the state to others

@@ -115,7 +115,7 @@ COMMANDS = {
             objects.TALKING,
             arg("text", "TEXT", _TEXT, nargs="*", default=[]),
             *talking.session(),
-            arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
+            arg("--cwd", "DIR", "where the session works (default: here, for a new one)"),
             arg("--id", "ID", "a name for this message, so that a retry sends it once"),
             APPROVE,
             FAIL_ON_DENIED_FLAG,

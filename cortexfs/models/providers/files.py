@@ -81,7 +81,7 @@ class Providers:
         return files.decode(data, str(path))
 
     def add(self, name: str, provider: Provider) -> None:
-        path = self.path(check_name(name))
+        path = self.path(check_name(names.check_new(name)))
         if path.exists():
             mend = f"edit {path}, or: ctx provider remove {name}"
             raise Fault("EEXIST", f"there is a provider {name!r} already; {mend}")

@@ -107,7 +107,7 @@ def test_options_may_stand_anywhere(server: Served, root: Path) -> None:
         ([GPT, "x", "--output", "xml"], 2, "'xml' is unknown; it can be jsonl, text"),
         ([GPT, "x", "--scope", "mine"], 2, "'mine' is unknown; it can be private, shared"),
         ([GPT, "x" * 120_000, "x" * 120_000, *["y" * 120_000] * 8], 2, "over 1048576 bytes"),
-        ([GPT, "x", "--session", "../x"], 2, "session: the name"),
+        ([GPT, "x", "--session", "../x"], 2, "the name '../x' may hold only"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
