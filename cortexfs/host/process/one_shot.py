@@ -28,6 +28,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of, timed_out
 from cortexfs.core.jsontext import shown, why_unread
 from cortexfs.core.manifest.targets import NOT_STARTED, ProgramTarget
+from cortexfs.core.safe_text import last_words
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.process import children
@@ -112,10 +113,9 @@ class ProcessEnd(NamedTuple):
 def result_of(program: ProgramTarget, end: ProcessEnd) -> sdk.ToolResult:
     """Returns the result. Checks in the order of upstream."""
     subject = f"process-isolated tool '{program.name}'"
-    errors = end.errors.decode(errors="replace").strip()
-    if fault := failure_of(
-        subject, program, end, errors or f"{subject} ended with {status_text(end.status)}"
-    ):
+    errors = end.errors.decode(errors="replace").strip() if end.status > 0 else ""
+    how = f"{subject} ended with {status_text(end.status)}{last_words(end.errors)}"
+    if fault := failure_of(subject, program, end, errors or how):
         return fault
     text = end.output.decode(errors="replace").strip()
     return _answer(subject, text) if text else sdk.ToolResult.success("")

@@ -97,6 +97,9 @@ def test_the_order_of_decision() -> None:
             result_of(T, ProcessEnd(status, b"", b""))
         assert str(caught.value).endswith(f"ended with {text}")
         assert caught.value.code == "EPROTO"
+    with pytest.raises(ExecutionFailed) as caught:  # abi.md 4.58
+        result_of(T, ProcessEnd(-9, b"", b"out of paper\n"))
+    assert str(caught.value).endswith("ended with signal: 9 (SIGKILL); it printed last: out of paper")
 
 
 # -- describing
