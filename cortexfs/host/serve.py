@@ -102,7 +102,9 @@ class _Host:
         while True:
             for number, _ in self._leavers.poll():
                 if self._adopted is not None and number == self._adopted.number:
-                    self._adopted.reap()
+                    with self._lock:
+                        self._adopted.reap()
+                        self._end_orphans()
                     continue
                 with self._lock:
                     runtime = self._calls.get(number)
@@ -201,8 +203,17 @@ class _Host:
 
     def _dismiss(self, runtime: Runtime) -> None:
         """Forget the call, and any cancellation that was still on its way to this thread."""
-        locked(self._lock, partial(self._calls.pop, runtime.stream.fileno(), None))
+        locked(self._lock, partial(self._forget, runtime.stream.fileno()))
         runtime.end()
+
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """Leave no process of a built-in tool that has left its group (abi.md 4.22). Called with the lock."""
+        if self._adopted is not None and not self._calls:
+            self._adopted.kill()
 
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
@@ -317,12 +328,13 @@ def _enter(path: str) -> None:
 
 
 class Adopted:
-    """Orphans that the kernel gives to a host, as their subreaper: they are reaped when they end.
+    """Orphans that the kernel gives to a host, as their subreaper: they are reaped when they end, and killed
+    when no call of the host goes on.
 
     If a command ends before its child, as it does when cancelled, the child goes to the command's host. Only
     the host waits for it, and a zombie counts among a host's processes. The kernel gives orphans to the main
-    thread, and a tool's child belongs to the thread that started it. So the main thread, which alone may use
-    this, reaps its own children and takes no tool's status away.
+    thread, and a tool's child belongs to the thread that started it. So the main thread, which alone may make
+    and reap, reaps its own children and takes no tool's status away.
     """
 
     def __init__(self, poller: select.epoll) -> None:
@@ -338,3 +350,10 @@ class Adopted:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG | _WNOTHREAD)[0]:
                 pass
+
+    def kill(self) -> None:
+        """Kill them. Their own children come to the host when these are reaped. May run in any thread."""
+        with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
+            for pid in file.read().split():
+                with suppress(OSError):  # a process of another user stays
+                    os.kill(int(pid), signal.SIGKILL)
