@@ -16,6 +16,7 @@ _COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", re.ASCII)
 _OUTSIDE = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)  # of a foreign id, as + is for other machines
 RESERVED_SUFFIXES = (".sock", ".d")
 CLASSES = ("model", "agent", "tool")
+REMOTE = "machine:"  # the origin of an object of another machine begins so
 INDEX = "index"  # the directory beside the sessions; no session can have its name
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from cortexfs.core.names import REMOTE
 from cortexfs.core.registry import Key, Object
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from cortexfs.daemon.team_sessions import TeamSessions
     from cortexfs.sessions.layout import Address
     from cortexfs.team.remote_objects import RemoteObjects
-
-ORIGIN = "machine:"
 
 
 class Team:
@@ -46,7 +45,7 @@ class Team:
         """Returns these objects and other machines' objects; on the same name, the object here wins."""
         if self._remote is None:
             return dict(objects)
-        local = {key: object_ for key, object_ in objects.items() if not object_.origin.startswith(ORIGIN)}
+        local = {key: object_ for key, object_ in objects.items() if not object_.origin.startswith(REMOTE)}
         return self._remote.objects | local
 
     async def run(self) -> None:

@@ -29,6 +29,7 @@ from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Descriptor, Effect, Identity, ModelFacts, Plugin
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.names import REMOTE
 from cortexfs.core.registry import Key, Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.peers import safe_sockets
@@ -40,7 +41,6 @@ from cortexfs.team import messages
 from cortexfs.team.messages import CallOpening, FromLink, LinkState, MachineState, ObjectGone, RemoteObject
 from cortexfs.team.places import TeamPlaces
 
-ORIGIN = "machine:"
 RETRY_SECONDS = 1.0
 SETTLE_SECONDS = 0.05  # changes within this time are shown together
 _PRINTED = 64 << 10
@@ -239,7 +239,7 @@ class RemoteObjects:
 
     def _object(self, key: Key, remote: RemoteObject, since: float) -> Object:
         class_, name = key
-        origin = f"{ORIGIN}{remote.machine}"
+        origin = f"{REMOTE}{remote.machine}"
         plugin = Plugin(origin, "", hostcalls.TEAM, f"{remote.machine} {remote.class_} {remote.name}")
         try:
             schema = msgspec.json.decode(remote.schema, type=dict)

@@ -83,6 +83,7 @@ def add(root: Path, name: str, description: str, origin: str, schema: Mapping[st
     path.chmod(0o555)
     controls = path.with_name(f"{path.name}.d")
     controls.mkdir()
+    (controls / "origin").write_text(f"{origin}\n")
     if schema is not None:
         (controls / "schema").write_text(json.dumps(schema))
 

@@ -257,5 +257,6 @@ CHECKS: dict[str, Check] = {
     "plugins": mount_checks.broken_plugins,
     "providers and agents": mount_checks.broken_others,
     "tool schemas": mount_checks.tool_schemas,
+    "reserved names": mount_checks.reserved_names,
     "plugin copies": mount_checks.plugin_copies,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from cortexfs.core.arguments.schema import unknown_required
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest.mcp_server import without
+from cortexfs.core.names import REMOTE
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.run import shebang
@@ -139,6 +141,29 @@ def _unknown(root: Path) -> bytes:
         if isinstance(schema, dict) and (names := unknown_required(schema)):
             found.append(f"{path.parent.name[:-2]} requires {', '.join(names)}, and has no such property")
     return one_line(" / ".join(found)).encode()
+
+
+def reserved_names(subject: Subject) -> Finding:
+    """Older objects, and those of plugins, may have names that are for objects of other machines."""
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        found = ask(lambda: _with_plus(Path(subject.root)), SCHEMA_SECONDS).decode()
+    except OSError as problem:
+        return fail(f"the objects' origins cannot be read: {problem.strerror}", "see: ctx status")
+    if found:
+        return warn(f"{found} have a +, as objects of other machines", "give them other names")
+    return ok("no object of this machine has the name of another machine's")
+
+
+def _with_plus(root: Path) -> bytes:
+    found = []
+    for pattern in ("tool/*+*.d", "agent/*+*.d", "model/*+*/*.d", "model/*/*+*.d"):
+        for path in sorted(root.glob(pattern)):
+            with suppress(OSError):  # the object has just gone
+                if not (path / "origin").read_text(errors="replace").startswith(REMOTE):
+                    found.append(str(path.relative_to(root))[:-2])
+    return ", ".join(dict.fromkeys(found)).encode()
 
 
 def plugin_copies(subject: Subject) -> Finding:

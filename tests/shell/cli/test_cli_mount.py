@@ -220,6 +220,17 @@ def test_a_schema_that_requires_an_unknown_name_is_found(subject: Subject) -> No
     assert (found.level, found.why) == (WARN, "bell requires hwo, a b, and has no such property")
 
 
+def test_a_name_for_another_machines_object_is_found(subject: Subject) -> None:
+    # abi.md 14.14
+    root = plant(Path(subject.root))
+    add(root, "tool/bell+desk", "Ring.", "machine:desk", None)
+    assert mount_checks.reserved_names(subject).level == OK
+    for name in ("tool/bell+box", "model/acme/m+"):
+        add(root, name, "Ring.", "mcp:bell", None)
+    found = mount_checks.reserved_names(subject)
+    assert (found.level, found.why.partition(" have ")[0]) == (WARN, "tool/bell+box, model/acme/m+")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
 def test_what_plugins_run_from_is_open_to_their_callers(subject: Subject) -> None:
     assert mount_checks.plugin_copies(subject).level == OK
