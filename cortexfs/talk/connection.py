@@ -158,15 +158,15 @@ class Connection:
 
     async def _send(self, request: Send) -> None:
         key = SessionKey.of(request, self._uid, self._sight.number)
-        size = requests.weight(request.input)
         is_followed = self._admit(key)
-        asker = self._asker(size)
+        asker = self._asker(requests.weight(request.input))
         try:
-            if request.cwd is not None:
-                await self._check_cwd(request.cwd)
             await self._conversations.admit(self._sight.address(key))
             live = await self._open(key)
             if request.id is None or not live.session.find(request.id):  # no retry
+                if request.cwd is not None:
+                    await self._check_cwd(request.cwd)
+                    live = await self._open(key)  # the session may have been removed meanwhile
                 live.log.check_share()
             if not is_followed:  # a followed session has its place already
                 self._places[key] = live.session.next, live.log.end_place

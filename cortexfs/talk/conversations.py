@@ -313,7 +313,7 @@ class Conversations:
     ) -> None:
         if why := live.fault or live.log.fault:
             raise why
-        unfinished = turn.unfinished() if turn and fault and fault.code != "ECANCELED" else []
+        unfinished = turn.unfinished() if turn and fault else []
         events = live.session.emit(run, *unfinished) + live.session.finish(run, fault)
         last = next(event for event in events if event.final)
         live.append(events)

@@ -102,6 +102,7 @@ def test_cancel(ctx: Ctx) -> None:
     assert (done["status"], done["run"]) == ("cancelled", run)
     kept = history(ctx, "cancel", SCRIPT)
     assert text(kept) == "begun"
+    assert kept[-2]["content"] == [{"type": "text", "text": "begun"}]  # the next message's model is told it
     assert kept[-1] == done
 
 

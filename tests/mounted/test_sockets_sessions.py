@@ -3,6 +3,7 @@ Each test has sessions of its own."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,14 @@ def test_a_retry_replays_a_finished_run(ctx: Ctx) -> None:
     first = said(ctx, "hello you", session="retry", id="m")
     assert said(ctx, "hello you", session="retry", id="m") == first
     assert history(ctx, "retry") == first
+
+
+def test_a_retry_whose_directory_is_gone(ctx: Ctx, tmp_path: Path) -> None:
+    # abi.md 5.14
+    (cwd := tmp_path / "gone").mkdir()
+    first = said(ctx, "hello", session="retry-gone", id="m", cwd=str(cwd))
+    cwd.rmdir()
+    assert said(ctx, "hello", session="retry-gone", id="m", cwd=str(cwd)) == first
 
 
 def test_a_retry_follows_a_live_run(ctx: Ctx) -> None:

@@ -198,6 +198,7 @@ def test_resume_follows_what_happens(talks: Ctx) -> None:
             heard = [json.loads(following.stdout.readline()) for _ in range(3)]
             assert heard[-1]["text"] == "begun"
             talks.ctx("cancel", SCRIPT, heard[0]["run"])
+            assert "begun" in following.stdout.readline()  # the message of what was said
             assert json.loads(following.stdout.readline())["status"] == "cancelled"
             following.send_signal(signal.SIGINT)
             assert following.wait(PATIENCE) == 130
