@@ -56,7 +56,7 @@ class AgentPorts(Protocol):
 
     @property
     def settings(self) -> RiskSettings:
-        """policy.toml, as it is now. Raises EINVAL if it is damaged, and then no call is decided."""
+        """policy.toml, as it is now. Raises EACCES if it is damaged, and then no call is decided."""
 
     async def home(self, uid: int) -> str:
         """Returns a user's home directory by the password database, or an empty text without an entry."""

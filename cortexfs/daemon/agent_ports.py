@@ -258,5 +258,7 @@ class PolicyFile:
             self._stamp = None
             return risk.DEFAULT
         except OSError as error:
-            why = f"{self._path} cannot be read: {error.strerror}"
-            raise Fault(code_of(error.errno), f"{why}; until then agents may do nothing") from None
+            code, why = code_of(error.errno), f"{self._path} cannot be read: {error.strerror}"
+        except Fault as fault:  # it is damaged: the input of the run that asks is not
+            code, why = "EACCES", fault.message
+        raise Fault(code, f"{why}; until then agents may do nothing")

@@ -68,6 +68,9 @@ def test_a_policy_that_others_may_write_allows_agents_nothing(ctx: Ctx) -> None:
             with working(ctx, path, task, session=f"mended{owner}") as client:
                 assert not results(client.until("done", status="ok"))[0]["is_error"]
             assert "not used" not in told(ctx)
+        policy.write_text("allow")
+        answer = run(ctx, path, task, cwd=ctx.work)
+        assert answer.code == "EACCES", answer  # abi.md 4.23: its arguments are not wrong
     policy.unlink()
 
 
