@@ -60,9 +60,9 @@ def timed_out(tool: str, seconds: float) -> str:
     return f"the tool {tool} did not end within {seconds:g} s"
 
 
-def is_code(name: str) -> bool:
+def is_code(name: object) -> bool:  # a tool may call anything a code
     """Returns True if `name` is an errno name that a frame may carry."""
-    return name.startswith("E") and isinstance(getattr(errno, name, None), int)
+    return isinstance(name, str) and name.startswith("E") and isinstance(getattr(errno, name, None), int)
 
 
 def errno_of(code: str) -> int:
@@ -70,9 +70,9 @@ def errno_of(code: str) -> int:
     return number
 
 
-def code_of(number: int | None) -> str:
+def code_of(number: object) -> str:
     """Returns the code of an errno number, and EIO for a number without a name."""
-    return errno.errorcode.get(number or 0, "EIO")
+    return errno.errorcode.get(number, "EIO") if isinstance(number, int) else "EIO"
 
 
 def exit_status(code: str) -> int:

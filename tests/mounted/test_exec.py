@@ -235,6 +235,8 @@ def test_a_tool_that_takes_nothing_runs_on_a_terminal(ctx: Ctx) -> None:
         ("bad.failed", ["--code", "EREMOTEIO"], 1, "EREMOTEIO"),
         ("bad.failed", ["--code", "EPERM"], 13, "EPERM"),
         ("bad.oserror", [], 1, "ENOSPC"),  # "an OSError its errno"
+        ("bad.words", ["1"], 1, "ENOSPC"),  # with a number as its text
+        ("bad.words", ["2"], 1, "EIO"),  # and as its code
         ("bad.raise", [], 70, "EPROTO"),  # "any other exception, a crash or a broken protocol EPROTO"
         ("bad.garbage", [], 70, "EPROTO"),
         ("bad.sysexit", [], 70, "EPROTO"),

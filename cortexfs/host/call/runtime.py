@@ -382,7 +382,7 @@ def sentence(error: BaseException) -> str:
     """Returns the sentence of an exception for a person."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return where + error.strerror
+        return f"{where}{error.strerror}"
     text = " ".join(_words(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
