@@ -70,7 +70,7 @@ def check_new(name: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Returns a foreign id as a component: characters outside the grammar become '-' (abi.md 2.6)."""
+    """Returns a foreign id as a component: + and characters outside the grammar become '-' (abi.md 2.6)."""
     text = _OUTSIDE.sub("-", text)[:MAX_COMPONENT].lstrip("._+-")
     while text.endswith(RESERVED_SUFFIXES):
         text = text.rpartition(".")[0]

@@ -68,6 +68,9 @@ def test_a_new_name_has_no_plus() -> None:
     assert names.check_new("coder") == "coder"
     with pytest.raises(Fault, match=r"EINVAL: the name 'coder\+box' has a \+, which is reserved"):
         names.check_new("coder+box")
+    with pytest.raises(Fault, match="EINVAL"):
+        names.check_new("openai+box/gpt")
+    assert names.clean("gpt+box") == "gpt-box"  # a foreign id
 
 
 def test_foreign_ids_become_names() -> None:

@@ -27,7 +27,7 @@ _END = ".in"  # of each file's name, as no tool may take it for a program or a m
 
 
 def new(options: argparse.Namespace) -> int:
-    name = names.check(options.name)
+    name = names.check_new(names.check(options.name))
     folder = Path(options.directory or f"cortex-plugin-{name}")
     if os.path.lexists(folder):
         raise Fault("EEXIST", f"{folder} is there already; name another directory")

@@ -90,6 +90,7 @@ def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.Cap
     assert len(server.seen) == 2
     assert run("add", "mine", "--base-url", server.url, "--format", "openai.chat") == 1
     assert "already" in capsys.readouterr().err
+    assert run("add", "mine+box", "--base-url", server.url, "--format", "openai.chat") == 2  # abi.md 14.14
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
