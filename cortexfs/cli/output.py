@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from cortexfs.cli import progress
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import within
 
 STREAMS = {"stdin": (0, "r"), "stdout": (1, "w"), "stderr": (2, "w")}
@@ -88,13 +88,12 @@ def emit(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
 
 
-def print_rows(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    """Print the values as JSON, or a table of these rows. Returns the exit status of a list."""
+def print_rows(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print the values as JSON, or a table of these rows."""
     if as_json:
         emit(values)
     else:
         table(heads, rows)
-    return EXIT_OK
 
 
 def colourful(stream: IO[str]) -> bool:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import EXIT_OK, Fault
 
 # By name: the module, which is imported only for this command, and the summary.
 COMMANDS = {
@@ -87,7 +87,8 @@ class CommandArgument(NamedTuple):
 class Command(NamedTuple):
     """A command, or a verb of a command: the parts of its parser, and the function that carries it out."""
 
-    run: Callable[[argparse.Namespace], int] | str = ""  # or "module.function", imported on call
+    # Returns an exit status, or nothing for success; or "module.function", imported on call.
+    run: Callable[[argparse.Namespace], int | None] | str = ""
     arguments: tuple[CommandArgument, ...] = ()
     examples: tuple[str, ...] = ()  # ctx stands for the program's name; default: the first of each verb
     summary: str = ""  # of a verb only
@@ -334,7 +335,7 @@ def run(name: str, options: argparse.Namespace) -> int:
     if not gc.isenabled():  # cli/main.py turned it off; objects that exist by now stay
         gc.freeze()
         gc.enable()
-    return handler(options)
+    return handler(options) or EXIT_OK
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -32,14 +32,14 @@ from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.core import names, value_formats
 from cortexfs.core.arguments import name_patterns
-from cortexfs.core.errors import EXIT_OK, Fault, os_faults
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.policy import rules
 from cortexfs.core.tree import controls
 from cortexfs.state import state_lock
 from cortexfs.state.control_store import ControlStore
 
 
-def new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> None:
     state = places_of(options).state
     name = names.check_object(CLASS, names.check_new(_plain(options.name)))
     root = mounts.if_answering(options.root)
@@ -62,10 +62,9 @@ def new(options: argparse.Namespace) -> int:
     if options.json:
         agent = next(each for each in records.load(state).objects if each.name == name)
         output.emit(row(agent, "ready" if root and served else "not mounted"))
-    return EXIT_OK
 
 
-def _new_own(options: argparse.Namespace, name: str) -> int:
+def _new_own(options: argparse.Namespace, name: str) -> None:
     """Make the agent in the home of the caller, through the mount."""
     root = mounts.answering(options.root)
     if options.description:
@@ -74,7 +73,6 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
         output.emit(row_at(root, f"{root}/{agent_own.path_of(name)}"))
-    return EXIT_OK
 
 
 def _plain(word: str) -> str:
@@ -192,7 +190,7 @@ def _labels(state: Path) -> frozenset[str]:
     )
 
 
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> None:
     state, root = places_of(options).state, mounts.if_answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
     system_names = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
@@ -220,7 +218,6 @@ def remove(options: argparse.Namespace) -> int:
     sentence = _tell(options.root, root, system_names, exists=False) if served else _elsewhere(root)
     sentence = f"; {sentence}" if system_names else ""
     output.say(f"removed {title}; sessions stay, below home/ and in shared/main{sentence}")
-    return EXIT_OK
 
 
 def _own_name(root_option: str | None, root: str | None, word: str) -> str:

@@ -22,14 +22,14 @@ CONTROLS = ("model", "tools", "approval", "label", "policy")
 HEADS = ("name", "model", "tools", "approval", "status", "description")
 
 
-def listing(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> None:
     found = _rows(mounts.if_answering(options.root), places_of(options).state)
     cells = [
         agent
         | {"tools": str(len(agent["tools"])), "description": objects.first_sentence(agent["description"])}
         for agent in found
     ]
-    return output.print_rows(options.json, found, HEADS, ([agent[head] for head in HEADS] for agent in cells))
+    output.print_rows(options.json, found, HEADS, ([agent[head] for head in HEADS] for agent in cells))
 
 
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:

@@ -62,13 +62,12 @@ def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
     output.table(("layer", "result", "rule", "why"), cells)
 
 
-def _reset(options: argparse.Namespace) -> int:
+def _reset(options: argparse.Namespace) -> None:
     root = mounts.answering(options.root)
     for word in options.objects:
         below = policy_facts.real(root, objects.resolve(root, word)).below
         with os_faults(f"{below}.d/policy"), open(os.path.join(root, f"{below}.d/policy"), "wb") as file:
             file.write(controls.RESET)
-    return EXIT_OK
 
 
 def _lint(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from cortexfs.cli import kept, mounts, output, progress
 from cortexfs.cli.log import index
 from cortexfs.cli.log.index import LOG, Entry, Wanted
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import prose, quoted
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _AGO = r"(\d{1,6})([mhdw])"
 _MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     if options.n < 0:
         raise Fault("EINVAL", "-n cannot be negative; 0 shows all")
     root = mounts.answering(options.root)
@@ -52,17 +52,16 @@ def _list(options: argparse.Namespace) -> int:
         from cortexfs.cli import prices
 
         known = prices.load()
-        output.emit([_row(entry, known) for entry in found])
-        return EXIT_OK
+        return output.emit([_row(entry, known) for entry in found])
     if not found:
-        output.say("no question matches" if query._replace(most=-1) != Wanted() else "nothing was asked yet")
-        return EXIT_OK
+        return output.say(
+            "no question matches" if query._replace(most=-1) != Wanted() else "nothing was asked yet"
+        )
     rows = [(each.id, when(each.time), _answerer(each), each.question.strip()) for each in found]
     output.table(("id", "asked", "of", "question"), rows)
-    return EXIT_OK
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> None:
     from cortexfs.cli import prices
     from cortexfs.cli.log import reading
 
@@ -73,8 +72,7 @@ def _show(options: argparse.Namespace) -> int:
     entry = entry._replace(question=runs[0].question, answer=runs[0].answer) if runs else entry
     known = prices.load()
     if options.json:
-        output.emit(_row(entry, known))
-        return EXIT_OK
+        return output.emit(_row(entry, known))
     cost = _cost(entry, known)
     used = f"{entry.input_tokens:,} tokens in, {entry.output_tokens:,} out"
     space = "" if entry.space == "private" else f"{entry.space} "
@@ -83,21 +81,19 @@ def _show(options: argparse.Namespace) -> int:
     print(", ".join(part for part in about if part))
     escape = prose if sys.stdout.isatty() else str
     print(f"\n{quoted(escape(entry.question))}\n\n{escape(entry.answer)}")
-    return EXIT_OK
 
 
-def _rm(options: argparse.Namespace) -> int:
+def _rm(options: argparse.Namespace) -> None:
     from cortexfs.cli.talk import session  # a slow import that only a removal needs
 
     root = mounts.answering(options.root)
     entry = _entry(root, options.logged)
-    return session.remove(options, sessions.find(root, entry.object, entry.space, entry.session))
+    session.remove(options, sessions.find(root, entry.object, entry.space, entry.session))
 
 
-def _on(options: argparse.Namespace) -> int:
+def _on(options: argparse.Namespace) -> None:
     kept.turn(on=options.verb == "on")
     output.say(f"ctx ask {'keeps its questions' if kept.is_on() else 'keeps nothing; see: ctx log on'}")
-    return EXIT_OK
 
 
 def _found(root: str, query: Wanted) -> list[Entry]:

@@ -14,14 +14,13 @@ import msgspec
 
 from cortexfs.cli import mounts, output, prices
 from cortexfs.cli.log.index import Wanted
-from cortexfs.core.errors import EXIT_OK
 from cortexfs.core.models.prices import Prices
 from cortexfs.core.models.usage import ToldLimit, UsageLine, decoded, summed
 
 _HEADS = ("day", "model", "agent", "calls", "tokens in", "out", "cost")
 
 
-def show(root: str, query: Wanted, as_json: bool) -> int:
+def show(root: str, query: Wanted, as_json: bool) -> None:
     known, today = prices.load(), _day(time.time())
     path = Path(root, "home", str(os.getuid()), "model", ".usage")
     lines = summed(decoded(path.read_bytes() if path.exists() else b"")).values()
@@ -38,15 +37,13 @@ def show(root: str, query: Wanted, as_json: bool) -> int:
     if as_json:
         days = [msgspec.structs.asdict(line) | {"cost": cost} for line, cost in costs]
         limit_rows = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
-        output.emit({"currency": known.currency, "usage": days, "limits": limit_rows})
-        return EXIT_OK
+        return output.emit({"currency": known.currency, "usage": days, "limits": limit_rows})
     rows = [(line.day, line.model, line.agent, *_counts(line), known.text(cost)) for line, cost in costs]
     total = sum((line for line, _ in costs), UsageLine("total", ""))
     cost = known.text(sum(cost or 0 for _, cost in costs) if known.models else None)
     output.table(_HEADS, [*rows, ("total", "", "", *_counts(total), cost)])
     for limit, used in own:
         print(limit.sentence(used, today, Prices(limit.currency)))
-    return EXIT_OK
 
 
 def _counts(line: UsageLine) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def call(options: argparse.Namespace) -> int:
     return _status(result)
 
 
-def inspect(options: argparse.Namespace) -> int:
+def inspect(options: argparse.Namespace) -> None:
     check_extra()
     from cortexfs.mcp import client as mcpclient
 
@@ -86,7 +86,6 @@ def inspect(options: argparse.Namespace) -> int:
         output.emit(found)
     else:
         _print(found)
-    return EXIT_OK
 
 
 def _place(options: argparse.Namespace) -> McpPlace:

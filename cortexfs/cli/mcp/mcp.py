@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import JSON, MOUNTED, ROOT, Command, arg, flag
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -42,7 +42,7 @@ def check_extra() -> None:
         )
 
 
-def serve(options: argparse.Namespace) -> int:
+def serve(options: argparse.Namespace) -> None:
     if options.token_file and not options.http:
         raise Fault("EINVAL", "--token-file is for --http; standard input and output need no token")
     if options.code and options.server:
@@ -59,7 +59,6 @@ def serve(options: argparse.Namespace) -> int:
     import anyio
 
     anyio.run(_serving, root, options, where, token, greeting)
-    return EXIT_OK
 
 
 def _greeting(root: str, options: argparse.Namespace) -> Greeted:

@@ -34,13 +34,13 @@ CLIENT_SECRET = "the client's secret"
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")
 
 
-def listing(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> None:
     where = places_of(options)
     servers, live = Servers(where.config, where.state), live_of(options)
     rows = [
         _row(name, servers, live) | {"printed": last_lines(where.state, name)} for name in servers.names()
     ]
-    return output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
+    output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
 def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any]:
@@ -166,13 +166,12 @@ def known(options: argparse.Namespace) -> Servers:
     return servers
 
 
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> None:
     secrets = " and its secrets" if known(options).remove(options.name) else ""
     output.say(f"removed {options.name}{secrets}; {reload.tell(options.root)}")
-    return EXIT_OK
 
 
-def login(options: argparse.Namespace) -> int:
+def login(options: argparse.Namespace) -> None:
     """Log in (OAuth). A browser is opened if a person sits at a terminal. The address is always printed."""
     check_extra()
     import anyio
@@ -202,17 +201,14 @@ def login(options: argparse.Namespace) -> int:
 
     found = anyio.run(logged_in, server.url, wish, browse)
     if found is None:
-        output.say(f"{options.name} needs no login")
-        return EXIT_OK
+        return output.say(f"{options.name} needs no login")
     servers.keep_login(options.name, found)
     output.say(f"logged in at {options.name}; {reload.tell(options.root)}")
-    return EXIT_OK
 
 
-def logout(options: argparse.Namespace) -> int:
+def logout(options: argparse.Namespace) -> None:
     servers = known(options)
     if not servers.read(options.name).login:
         raise Fault("ENOENT", f"there is no login at {options.name}")
     servers.forget_login(options.name)
     output.say(f"removed the login at {options.name}; {reload.tell(options.root)}")
-    return EXIT_OK

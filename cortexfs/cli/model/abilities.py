@@ -13,7 +13,7 @@ from pathlib import Path
 from cortexfs.cli import output, progress, reload
 from cortexfs.cli.model import own
 from cortexfs.cli.model.provider import ProviderFolder
-from cortexfs.core.errors import EXIT_OK, Fault, os_faults
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers import abilities
 from cortexfs.models.providers.abilities import MAX_SOURCE, AbilityTable
 from cortexfs.state import directories
@@ -21,14 +21,13 @@ from cortexfs.state import directories
 SECONDS = 300.0
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     place = ProviderFolder(options)
     if options.renew:
         return _renew(options, place)
     table = place.providers.abilities.table()
     if not table.models and not options.json:
-        output.say("there is no table; see: ctx provider abilities --help")
-        return EXIT_OK
+        return output.say("there is no table; see: ctx provider abilities --help")
     part = (options.model or "").lower()
     rows = {name: known for name, known in sorted(table.models.items()) if part in name.lower()}
     if options.json:
@@ -39,10 +38,9 @@ def run(options: argparse.Namespace) -> int:
         output.table(("model", "limit", "cap"), cells)
     else:
         print(_about(table))
-    return EXIT_OK
 
 
-def _renew(options: argparse.Namespace, place: ProviderFolder) -> int:
+def _renew(options: argparse.Namespace, place: ProviderFolder) -> None:
     if root := own.root_of(options.root):
         raise Fault("EACCES", f"the table of {root} is root's; let root renew it")
     with progress.shown(f"reading {options.renew}"):
@@ -50,7 +48,6 @@ def _renew(options: argparse.Namespace, place: ProviderFolder) -> int:
     directories.create(place.where)
     place.providers.abilities.keep(table)
     output.say(f"{_about(table)}; {reload.tell(options.root)}")
-    return EXIT_OK
 
 
 def _about(table: AbilityTable) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.models.local import gguf, weights
 from cortexfs.state import directories
 
@@ -39,15 +39,13 @@ def about(config_directory: Path) -> list[dict[str, Any]]:
     return [row | {"status": "none"} | ({"reason": broken[0]} if broken else {})]
 
 
-def add_local(options: argparse.Namespace) -> int:
+def add_local(options: argparse.Namespace) -> None:
     steps = ([ENGINE] if weights.missing() else []) + ([] if weights.carried() else [WEIGHTS])
     for step in steps:
         _install(*step)
     if not steps:
-        output.say(f"{weights.DEFAULT} is installed already")
-        return EXIT_OK
+        return output.say(f"{weights.DEFAULT} is installed already")
     output.say(f"installed {weights.DEFAULT}; {reload.tell(options.root)}")
-    return EXIT_OK
 
 
 def _install(title: str, words: tuple[str, ...]) -> None:
@@ -57,7 +55,7 @@ def _install(title: str, words: tuple[str, ...]) -> None:
     installing.install(words)
 
 
-def add_gguf(options: argparse.Namespace) -> int:
+def add_gguf(options: argparse.Namespace) -> None:
     where = places_of(options)
     if "://" in options.file:
         raise Fault("EINVAL", f"{options.file} is an address; fetch the file first: curl -LO {options.file}")
@@ -82,7 +80,6 @@ def add_gguf(options: argparse.Namespace) -> int:
         output.say(f"{missing} must be installed to use it: run this again with --install")
     output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
     output.say(reload.tell(options.root))
-    return EXIT_OK
 
 
 def _check_readable(path: Path) -> None:
@@ -98,8 +95,7 @@ def _check_readable(path: Path) -> None:
         raise Fault("EACCES", f"the engine runs as nobody and may not read {path}; chmod o+r {path}")
 
 
-def remove(name: str, where: directories.Places, root: str | None) -> int:
+def remove(name: str, where: directories.Places, root: str | None) -> None:
     if not weights.remove(where.config, name):
         raise Fault("ENOENT", f"no file was added as {name}; see: ctx ls model")
     output.say(f"removed {name}, and left its file where it is; {reload.tell(root)}")
-    return EXIT_OK

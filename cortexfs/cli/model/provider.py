@@ -52,7 +52,7 @@ class ProviderFolder:
         return trio.run(key_of, name, provider.key, self.secrets)
 
 
-def add(options: argparse.Namespace) -> int:
+def add(options: argparse.Namespace) -> None:
     name, provider = options.name, _provider(options)
     root = own.root_of(options.root)
     lines = _add_own(root, name, provider) if root else _add_here(options, provider)
@@ -62,7 +62,6 @@ def add(options: argparse.Namespace) -> int:
         output.say(f"{provider.base_url} is not https: others on the network can read questions and answers")
     for line in lines[1:]:
         output.say(line)
-    return EXIT_OK
 
 
 def _add_here(options: argparse.Namespace, provider: Provider) -> list[str]:
@@ -150,11 +149,10 @@ def _models(name: str, provider: Provider, key: str) -> list[ListedModel]:
         return listing_request.models(name, provider, key)
 
 
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> None:
     if root := own.root_of(options.root):
         own.ask(root, "remove", options.name)
-        output.say(f"removed {own.path_of(options.name)} and its key")
-        return EXIT_OK
+        return output.say(f"removed {own.path_of(options.name)} and its key")
     place = ProviderFolder(options)
     if "/" in options.name:
         from cortexfs.cli.model import local
@@ -163,15 +161,13 @@ def remove(options: argparse.Namespace) -> int:
     place.providers.remove(options.name)
     place.secrets.remove(options.name)
     output.say(f"removed {options.name}, its models and its key; {place.reload(options.name)}")
-    return EXIT_OK
 
 
-def secret(options: argparse.Namespace) -> int:
+def secret(options: argparse.Namespace) -> None:
     name = options.name
     if root := own.root_of(options.root):
         sentence = own.ask(root, "secret", name, key=_typed_key(name).decode("latin-1"))
-        output.say(f"kept the key of {name}; {sentence}")
-        return EXIT_OK
+        return output.say(f"kept the key of {name}; {sentence}")
     place = ProviderFolder(options)
     provider = place.providers.read(name)
     if provider.key is not None:
@@ -180,7 +176,6 @@ def secret(options: argparse.Namespace) -> int:
     place.secrets.set(name, _typed_key(name))
     output.say(f"kept the key of {name}; {_refresh(name, provider, place)}")
     output.say(place.reload(name))
-    return EXIT_OK
 
 
 def _typed_key(name: str) -> bytes:
@@ -200,7 +195,7 @@ def _why(fault: Fault) -> str:
     return fault.message.partition("; see: ctx provider test ")[0]
 
 
-def test(options: argparse.Namespace) -> int:
+def test(options: argparse.Namespace) -> None:
     name, began = options.name, time.monotonic()
     if root := own.root_of(options.root):
         return _answers(options, "", own.ask(root, "test", name), began)
@@ -213,17 +208,16 @@ def test(options: argparse.Namespace) -> int:
     except Fault as fault:
         if fault.code != "ENOENT":
             raise Fault(fault.code, _why(fault)) from None
-    return _answers(options, " with its key" if key else " without a key", count, began)
+    _answers(options, " with its key" if key else " without a key", count, began)
 
 
-def _answers(options: argparse.Namespace, key_note: str, count: int | None, began: float) -> int:
+def _answers(options: argparse.Namespace, key_note: str, count: int | None, began: float) -> None:
     ms = round((time.monotonic() - began) * 1000)
     if options.json:
         output.emit({"provider": options.name, "models": count, "ms": ms})
     else:
         result = "it lists no models" if count is None else f"{count} models"
         output.say(f"{options.name} answers{key_note}, in {ms} ms; {result}")
-    return EXIT_OK
 
 
 def models(options: argparse.Namespace) -> int:
@@ -262,7 +256,7 @@ def _rows(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any
     return place.providers.model_rows(name, provider)
 
 
-def listing(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> None:
     if root := own.root_of(options.root):
         rows = own.ask(root, "list")
     else:
@@ -281,10 +275,10 @@ def listing(options: argparse.Namespace) -> int:
          row.get("base_url") or row["reason"])
         for row in rows
     )  # fmt: skip
-    return output.print_rows(options.json, rows, ("name", "format", "key", "models", "address"), cells)
+    output.print_rows(options.json, rows, ("name", "format", "key", "models", "address"), cells)
 
 
-def new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> None:
     """Make a model: a table at the end of the provider's file, whose other lines stay as they are. The model
     is a real object with its own id and defaults, as the seed requires, not an alias that overrides."""
     place = ProviderFolder(options)
@@ -305,4 +299,3 @@ def new(options: argparse.Namespace) -> int:
     place.providers.declare(origin.provider, model)
     sentence = place.reload(origin.provider)
     output.say(f"made model/{options.name} in {place.providers.path(origin.provider)}; {sentence}")
-    return EXIT_OK

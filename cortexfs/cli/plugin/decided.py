@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core import names
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import capabilities, settings
 from cortexfs.core.manifestjson.fields import JsonManifest
@@ -65,7 +65,7 @@ def _decide(options: argparse.Namespace, where: directories.Places, make: Callab
     return reload.tell(options.root, reload.broken("plugin", options.name, "does not load"))
 
 
-def settings_verb(options: argparse.Namespace) -> int:
+def settings_verb(options: argparse.Namespace) -> None:
     where = places_of(options)
     known = settings.settings_of(manifest_of(where, options.name, options.root))
     if options.key is not None and options.key not in known:
@@ -75,7 +75,6 @@ def settings_verb(options: argparse.Namespace) -> int:
         _set(options, where, known)
     else:
         _show_settings(options, known, DecisionStore(where.state).of(options.name))
-    return EXIT_OK
 
 
 def _set(options: argparse.Namespace, where: directories.Places, known: Mapping[str, Setting]) -> None:
@@ -151,7 +150,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def permissions(options: argparse.Namespace) -> int:
+def permissions(options: argparse.Namespace) -> None:
     where = places_of(options)
     manifest = manifest_of(where, options.name, options.root)
     changes = dict(_decision(text) for text in options.set or ())
@@ -169,7 +168,6 @@ def permissions(options: argparse.Namespace) -> int:
         output.say(f"changed the permissions of {options.name}; {_decide(options, where, make)}")
     else:
         _show_permissions(manifest, DecisionStore(where.state).of(options.name), options.json)
-    return EXIT_OK
 
 
 def _decision(text: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from cortexfs import config
 from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import counted
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.state import directories
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
 
 
-def listing(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> None:
     rows = _rows(places_of(options), live_of(options))
-    return output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
+    output.print_rows(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
-def trust(options: argparse.Namespace) -> int:
+def trust(options: argparse.Namespace) -> None:
     from cortexfs.plugins.trust.trust import TrustStore
 
     store = TrustStore(places_of(options).state)
@@ -39,12 +39,11 @@ def trust(options: argparse.Namespace) -> int:
             raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
         count = store.remove(options.publisher, options.fingerprint)
         sentence = reload.tell(options.root)
-        output.say(f"{options.publisher} is no longer trusted ({counted(count, 'key')}); {sentence}")
-        return EXIT_OK
+        return output.say(f"{options.publisher} is no longer trusted ({counted(count, 'key')}); {sentence}")
     known = store.read()
     heads = ("publisher", "key", "trusted since")
     rows = ((key.publisher_id, key.fingerprint_sha256, key.trusted_at) for key in known)
-    return output.print_rows(options.json, msgspec.to_builtins(known), heads, rows)
+    output.print_rows(options.json, msgspec.to_builtins(known), heads, rows)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import cortexfs
 from cortexfs.cli import output
 from cortexfs.core import names
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.governance import HOST_VERSION
 from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.plugins.install import install
@@ -26,7 +26,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _END = ".in"  # of each file's name, as no tool may take it for a program or a manifest
 
 
-def new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> None:
     name = names.check_new(names.check(options.name))
     folder = Path(options.directory or f"cortex-plugin-{name}")
     if os.path.lexists(folder):
@@ -38,7 +38,6 @@ def new(options: argparse.Namespace) -> int:
     builds = {"native": f"make -C {folder} && ", "rust": f"(cd {folder} && cargo build --release) && "}
     first = builds.get(options.template, "")
     output.say(f"made {folder}; next: {first}ctx plugin test {folder} --run")
-    return EXIT_OK
 
 
 def _files(template: str, name: str) -> dict[str, File]:
@@ -61,17 +60,16 @@ def _files(template: str, name: str) -> dict[str, File]:
     return found
 
 
-def keygen(options: argparse.Namespace) -> int:
+def keygen(options: argparse.Namespace) -> None:
     path = Path(options.file)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     public = signing.keygen(path)
     output.say(f"Created signing key: {path}")
     output.say(f"Public key: {public}")
     output.say(f"Public key SHA-256: {signing.fingerprint_of(public)}")
-    return EXIT_OK
 
 
-def sign(options: argparse.Namespace) -> int:
+def sign(options: argparse.Namespace) -> None:
     folder = Path(options.directory)
     tree, key = package.read(folder), Path(options.key)
     if key.resolve() in {(folder / name).resolve() for name in tree.files}:
@@ -80,10 +78,9 @@ def sign(options: argparse.Namespace) -> int:
     signing.write_package(folder, metadata)
     verdict = signing.verify(signing.signed(tree, metadata))
     output.say(f"signed {tree.manifest.name} {tree.manifest.version}: {verdict.text}")
-    return EXIT_OK
 
 
-def pack(options: argparse.Namespace) -> int:
+def pack(options: argparse.Namespace) -> None:
     """As upstream does, names the package after the directory, and writes it into the current directory."""
     folder = Path(options.directory)
     tree = package.read(folder)
@@ -97,4 +94,3 @@ def pack(options: argparse.Namespace) -> int:
     out.write_bytes(data)
     output.say(f"packed {len(tree.files)} files into {out}; {signing.verify(tree).text}")
     print(package.checksum(data, out.name), end="")
-    return EXIT_OK

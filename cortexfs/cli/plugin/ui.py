@@ -22,7 +22,7 @@ from cortexfs.cli.daemons import places_of
 from cortexfs.cli.parser import nearest
 from cortexfs.cli.plugin.decided import folder_of, manifest_of
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import widgets
 from cortexfs.core.manifestjson.fields import JsonManifest, Panel, Widget
@@ -82,7 +82,7 @@ class _Known(NamedTuple):
         return json_kinds.granted(manifest, DecisionStore(self.where.state).of(manifest.name)).capabilities
 
 
-def ui(options: argparse.Namespace) -> int:
+def ui(options: argparse.Namespace) -> None:
     known = _known(options)
     names = _names(known) if options.name is None else [options.name]
     parts = [part for name in names for part in _parts(known, name, manifest_of(known.where, name))]
@@ -90,7 +90,7 @@ def ui(options: argparse.Namespace) -> int:
         return _show(options, known, parts)
     rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
     cells = (tuple(row[head] for head in HEADS) for row in rows)
-    return output.print_rows(options.json, [part.row() for part in parts], HEADS, cells)
+    output.print_rows(options.json, [part.row() for part in parts], HEADS, cells)
 
 
 def _known(options: argparse.Namespace) -> _Known:
@@ -136,7 +136,7 @@ def _fault(known: _Known, name: str) -> str | None:
     return f"it is broken: {known.broken[name]}" if name in known.broken else None
 
 
-def _show(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> int:
+def _show(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> None:
     by_address = {part.address: part for part in parts}
     if (part := by_address.get(options.part)) is None:
         hint = nearest(options.part, by_address) or f"; see: ctx plugin ui {options.name}"
@@ -155,7 +155,6 @@ def _show(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) ->
         output.emit(part.row() | more)
     else:
         output.table(("file", "bytes"), [(name, str(len(data))) for name, data in files.items()])
-    return EXIT_OK
 
 
 def _watched(where: Places, folder: Path) -> Iterator[Path]:

@@ -28,13 +28,13 @@ SYSTEM = Path("/etc/systemd/system")
 MARK = "# Made by ctx service install, which replaces it; changes belong into: systemctl edit\n"
 
 
-def install(options: argparse.Namespace) -> int:
+def install(options: argparse.Namespace) -> None:
     system = _is_system(options)
     units = _units(options, system)
     if options.print:
         for unit in units:
             print(unit.text, end="")
-        return EXIT_OK
+        return
     _needs_systemd(options, system)
     folder = _folder(system)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -52,7 +52,6 @@ def install(options: argparse.Namespace) -> int:
         say(f"{unit.name} runs, and begins with {'the machine' if system else 'your session'}")
     if not system:
         say("to have it run without a login, let root run: loginctl enable-linger $USER")
-    return EXIT_OK
 
 
 def _take_over(root: str) -> None:
@@ -65,7 +64,7 @@ def _take_over(root: str) -> None:
             umount.run(argparse.Namespace(point=root, root=None))
 
 
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> None:
     system = _is_system(options)
     names = [PAGE] if options.web else [PAGE, MOUNT]
     found = [path for name in names if _is_ours(path := _folder(system) / f"{name}.service")]
@@ -80,7 +79,6 @@ def remove(options: argparse.Namespace) -> int:
         say(f"removed {path}")
     if _runs_here(system):
         systemd.tell(system, "daemon-reload")
-    return EXIT_OK
 
 
 def status(options: argparse.Namespace) -> int:

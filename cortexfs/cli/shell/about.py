@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cortexfs.cli import output, parser
 from cortexfs.cli.parser import JSON, Command, arg
-from cortexfs.core.errors import EXIT_OK
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.version import VERSION
 
@@ -17,26 +16,23 @@ SHELLS = ("bash", "zsh", "fish")
 _SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def help(options: argparse.Namespace) -> int:
+def help(options: argparse.Namespace) -> None:
     if options.command is None:
         parser.print_top(options.root)
     else:
         parser.any_command(options.command, options.root).print_help()
-    return EXIT_OK
 
 
-def version(options: argparse.Namespace) -> int:
+def version(options: argparse.Namespace) -> None:
     facts = {"version": VERSION, "protocol": PROTOCOL, "python": platform.python_version()}
     if options.json:
         output.emit(facts)
     else:
         print(f"ctx {VERSION} (protocol {PROTOCOL}, Python {facts['python']})")
-    return EXIT_OK
 
 
-def completion(options: argparse.Namespace) -> int:
+def completion(options: argparse.Namespace) -> None:
     sys.stdout.write((_SCRIPTS / f"completion.{options.shell}").read_text(encoding="utf-8"))
-    return EXIT_OK
 
 
 COMMANDS = {

@@ -18,7 +18,7 @@ from cortexfs.cli import mounts, objects, parser, plugin_commands
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.daemons import places_at
 from cortexfs.cli.parser import Command
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.names import CLASSES
 
 PROGRAMS = ("ctx", "cortex")
@@ -26,7 +26,7 @@ PROGRAMS = ("ctx", "cortex")
 SECONDS = 1.0
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     try:
         found = candidates(words, options.root) if words else objects.paths(_live(options.root))
@@ -35,7 +35,6 @@ def run(options: argparse.Namespace) -> int:
     for candidate in found:
         if candidate.isprintable():
             print(candidate)
-    return EXIT_OK
 
 
 COMMANDS = {"complete": Command(run)}

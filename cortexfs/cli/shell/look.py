@@ -11,7 +11,7 @@ from typing import Any
 
 from cortexfs.cli import bounded, mounts, objects, output
 from cortexfs.cli.parser import JSON, Command, arg, flag
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.finding import AllowedRow, best, words_of
 from cortexfs.core.safe_text import within
 
@@ -22,22 +22,20 @@ _NUMBER = re.compile(r"(\d+)(?: s)?")
 _COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
 
 
-def ls(options: argparse.Namespace) -> int:
+def ls(options: argparse.Namespace) -> None:
     root = mounts.answering(options.root)
     if options.allowed:
         return _print_allowed(root, options)
     paths = objects.select(root, options.name)
     rows = objects.rows(root, paths)
     if options.json:
-        output.emit([row._asdict() for row in rows])
-        return EXIT_OK
+        return output.emit([row._asdict() for row in rows])
     width = max((len(objects.short(root, path)) for path in paths), default=0)
     cells = ((row.object, row.status, row.origin, objects.first_sentence(row.description)) for row in rows)
     output.table(objects.ObjectRow._fields, cells, (width, STATUS_WIDTH, ORIGIN_WIDTH, 0))
-    return EXIT_OK
 
 
-def _print_allowed(root: str, options: argparse.Namespace) -> int:
+def _print_allowed(root: str, options: argparse.Namespace) -> None:
     """Print all at once: there may be ten thousand, and their fields have no control characters."""
     if options.name not in (None, "tool", "tool/"):
         raise Fault("EINVAL", "--allowed is about tools; say: ctx ls tool --allowed")
@@ -50,10 +48,9 @@ def _print_allowed(root: str, options: argparse.Namespace) -> int:
     else:
         width = max((len(row[0]) for row in rows), default=0)
         sys.stdout.write("".join([f"{row[0]:{width}}  {row[3]}\n" for row in rows]))
-    return EXIT_OK
 
 
-def find(options: argparse.Namespace) -> int:
+def find(options: argparse.Namespace) -> None:
     """Print the tools that match some words, best first. Tools that the caller may not run are left out."""
     words = words_of(" ".join(options.words))
     if not words:
@@ -67,7 +64,6 @@ def find(options: argparse.Namespace) -> int:
     else:
         query = " ".join(words)
         output.say(f"you may run no tool with a word like these: {query}; see: ctx ls tool --allowed")
-    return EXIT_OK
 
 
 def _details(root: str, row: AllowedRow) -> dict[str, Any]:
@@ -82,14 +78,13 @@ def _details(root: str, row: AllowedRow) -> dict[str, Any]:
     }
 
 
-def status(options: argparse.Namespace) -> int:
+def status(options: argparse.Namespace) -> None:
     text = mounts.status_text(mounts.root(options.root))
     if options.json:
         output.emit(parsed(text))
     else:
         for line in text.splitlines():
             print(within(line))
-    return EXIT_OK
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -114,7 +109,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def env(options: argparse.Namespace) -> int:
+def env(options: argparse.Namespace) -> None:
     root = mounts.root(options.root)
     home = f"{root}/home/{os.getuid()}"
     path = [each for each in os.environ.get("PATH", os.defpath).split(":") if each != f"{root}/bin"]
@@ -131,7 +126,6 @@ def env(options: argparse.Namespace) -> int:
     else:
         for name, value in variables.items():
             print(f"export {name}={shlex.quote(value)}")
-    return EXIT_OK
 
 
 def _finds_program_of(root: str, path: list[str]) -> bool:

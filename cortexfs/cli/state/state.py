@@ -28,7 +28,7 @@ from cortexfs.state.directories import Places
 ASIDE = "before-import"
 
 
-def export(options: argparse.Namespace) -> int:
+def export(options: argparse.Namespace) -> None:
     where, path = daemons.places_of(options), Path(options.file)
     if not where.state.is_dir():
         raise Fault("ENOENT", f"there is no state at {where.state}; name one with --state")
@@ -41,7 +41,6 @@ def export(options: argparse.Namespace) -> int:
         whole_files.move(new, path)
     about = "with secrets: let no other user read it" if options.secrets else "without secrets"
     say(f"wrote {path}: {count} files, {about}")
-    return EXIT_OK
 
 
 def import_(options: argparse.Namespace) -> int:

@@ -14,24 +14,23 @@ from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, output, talking
 from cortexfs.cli.parser import JSON, Command, arg, flag
 from cortexfs.client import new_id
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 
 MOST_PINGS = 1_000_000
 
 
-def resume(options: argparse.Namespace) -> int:
+def resume(options: argparse.Namespace) -> None:
     print_frame, show = talking.printing(talking.output(options.output))
     where = talking.chat_place(options.root, options.object, options.scope)
     talk = Talk(where.name, options.session, options.scope, new_id)
     past = said.tail(sessions.place(where.root, where.whole, options.scope, options.session))
     newest = past[-1].id if past else None
     if not options.follow and newest is None:
-        output.say(f"the session {options.session!r} of {where.name} is empty")
-        return EXIT_OK
+        return output.say(f"the session {options.session!r} of {where.name} is empty")
     if not options.follow and _reached(options.after, newest):
         if options.after != newest:  # a request for it would wait for such an event
             raise Fault("EINVAL", f"--after: the session has no event {options.after!r}; leave --after out")
-        return EXIT_OK
+        return
     with where.connect() as conversation:
         for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):
             print_frame(frame)
@@ -41,7 +40,6 @@ def resume(options: argparse.Namespace) -> int:
             if not options.follow and _reached(frame.id, newest):
                 break
     show(Show("end"))
-    return EXIT_OK
 
 
 def _reached(id_: str | None, newest: str | None) -> bool:
@@ -49,16 +47,15 @@ def _reached(id_: str | None, newest: str | None) -> bool:
     return bool(id_ and newest and id_.isdecimal() and int(id_) >= int(newest))
 
 
-def cancel(options: argparse.Namespace) -> int:
+def cancel(options: argparse.Namespace) -> None:
     with talking.chat_place(options.root, options.object).connect() as conversation:
         done = conversation.cancel(options.run)
     if done.status != "cancelled":
         raise Fault("EALREADY", f"the run had ended before it could be cancelled, with status {done.status}")
     output.say(f"cancelled {options.run}")
-    return EXIT_OK
 
 
-def ping(options: argparse.Namespace) -> int:
+def ping(options: argparse.Namespace) -> None:
     if not 1 <= options.count <= MOST_PINGS:
         raise Fault("EINVAL", f"--count must be from 1 to {MOST_PINGS}")
     where = talking.chat_place(options.root, options.object)
@@ -73,7 +70,6 @@ def ping(options: argparse.Namespace) -> int:
     else:
         span = f"{least:.2f} to {most:.2f} ms, {mean:.2f} on average"
         print(f"{where.name} answered {len(times)} times in {span}")
-    return EXIT_OK
 
 
 COMMANDS = {

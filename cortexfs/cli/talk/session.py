@@ -20,7 +20,7 @@ from cortexfs.chat.sessions import SPACES, StoredSession
 from cortexfs.cli import mounts, objects, output, progress
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import counted, prose, quoted, within
 
 DAY = 86400.0
@@ -30,11 +30,10 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     found = _sessions(options)
     if options.json:
-        output.emit([_row(session) for session in found])
-        return EXIT_OK
+        return output.emit([_row(session) for session in found])
     now = time.time()
     rows = iter(found)
     if first := list(itertools.islice(rows, PAGE)):
@@ -46,7 +45,6 @@ def _list(options: argparse.Namespace) -> int:
     else:
         whose = f" of {options.object}" if options.object else ""
         output.say(f"there are no {options.scope} sessions{whose}")
-    return EXIT_OK
 
 
 def _cells(session: StoredSession, now: float, team: bool) -> tuple[str, ...]:
@@ -55,7 +53,7 @@ def _cells(session: StoredSession, now: float, team: bool) -> tuple[str, ...]:
     return (session.object, session.session, session.state, since, str(session.messages), size_text, *machine)
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> None:
     session = _session(options)
     from cortexfs.chat import said as said_before  # imports frames, which a listing does not need
 
@@ -70,8 +68,7 @@ def _show(options: argparse.Namespace) -> int:
             }
             for message in history
         ]
-        output.emit({"meta": meta or _row(session), "messages": messages})
-        return EXIT_OK
+        return output.emit({"meta": meta or _row(session), "messages": messages})
     print(
         f"{session.object} {session.session}: {session.state}, "
         f"{counted(session.messages, 'message')}, {size(session.size)}"
@@ -82,14 +79,13 @@ def _show(options: argparse.Namespace) -> int:
         text = "".join(part.text for part in message.content)
         text = prose(text) if sys.stdout.isatty() else text
         print(f"\n{quoted(text) if message.role == 'user' else text}")
-    return EXIT_OK
 
 
-def _rm(options: argparse.Namespace) -> int:
-    return remove(options, _session(options))
+def _rm(options: argparse.Namespace) -> None:
+    remove(options, _session(options))
 
 
-def remove(options: argparse.Namespace, session: StoredSession) -> int:
+def remove(options: argparse.Namespace, session: StoredSession) -> None:
     """Remove the session, after a question."""
     title = f"the session {session.session} of {session.object}, with {counted(session.messages, 'message')}"
     if not options.yes and not sure(f"remove {title}?"):
@@ -97,28 +93,25 @@ def remove(options: argparse.Namespace, session: StoredSession) -> int:
     sessions.remove(session)
     _unlog(options)
     output.say(f"removed {title}")
-    return EXIT_OK
 
 
-def _rename(options: argparse.Namespace) -> int:
+def _rename(options: argparse.Namespace) -> None:
     session = _session(options)
     sessions.rename(session, options.name)
     _unlog(options)
     output.say(f"the session {session.session} of {session.object} is {options.name} now")
-    return EXIT_OK
 
 
-def _take(options: argparse.Namespace) -> int:
+def _take(options: argparse.Namespace) -> None:
     root, object_ = _root_and_name(options)
     from cortexfs.client import Conversation  # a slow import that only this needs
 
     with Conversation(f"{root}/{object_}.sock") as conversation:
         conversation.take(options.session, options.force)
     output.say(f"this machine has the session {options.session} of {object_} now")
-    return EXIT_OK
 
 
-def _gc(options: argparse.Namespace) -> int:
+def _gc(options: argparse.Namespace) -> None:
     if options.older_than is None and options.keep is None:
         raise Fault("EINVAL", "say which sessions to remove: --older-than DAYS, --keep N, or both")
     if not (options.older_than or 0) >= 0 or (options.keep or 0) < 0:  # NaN is no age either
@@ -136,13 +129,11 @@ def _gc(options: argparse.Namespace) -> int:
                 now(f"removing sessions, {number} of {len(expired)}")
             _unlog(options)
     if options.json:
-        output.emit([_row(session) for session in expired])
-        return EXIT_OK
+        return output.emit([_row(session) for session in expired])
     for session in expired:
         print(f"{session.object} {session.session}")
     verb = "would be removed" if options.dry_run else "removed"
     output.say(f"{counted(len(expired), 'session')} {verb}, {size(sum(session.size for session in expired))}")
-    return EXIT_OK
 
 
 def _remove_all(expired: list[StoredSession]) -> Iterator[int]:

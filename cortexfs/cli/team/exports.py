@@ -15,14 +15,14 @@ from cortexfs.cli import mounts, output
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.team import live
 from cortexfs.core import names
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.registry import key_of
 from cortexfs.team import mapping, messages
 from cortexfs.team.exporting import check_no_alias
 from cortexfs.team.places import Export, TeamPlaces, written
 
 
-def export(options: argparse.Namespace) -> int:
+def export(options: argparse.Namespace) -> None:
     places = TeamPlaces(*places_of(options))
     member, exports = places.read_member(), places.read_exports()
     if options.exported is None:
@@ -39,8 +39,7 @@ def export(options: argparse.Namespace) -> int:
         if len(others) == len(exports):
             raise Fault("ENOENT", f"{path} is not exported; see: ctx team export")
         written(places.exports, others)
-        output.say(f"stopped exporting {path}")
-        return EXIT_OK
+        return output.say(f"stopped exporting {path}")
     addition = _export(path, options, member.machine)
     written(places.exports, [*others, addition])
     for former in exports:
@@ -58,7 +57,6 @@ def export(options: argparse.Namespace) -> int:
     output.say(
         f"exported {path} to {' '.join(addition.to)}; there it is {_remote_path(path, member.machine)}"
     )
-    return EXIT_OK
 
 
 def _export(path: str, options: argparse.Namespace, machine: str) -> Export:

@@ -15,7 +15,7 @@ import msgspec
 
 from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.peers.ancestry import is_stopped
 from cortexfs.state import believed, state_lock
@@ -69,7 +69,7 @@ def wait(
     return False
 
 
-def status(options: argparse.Namespace) -> int:
+def status(options: argparse.Namespace) -> None:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     member = places.read_member()
@@ -92,7 +92,7 @@ def status(options: argparse.Namespace) -> int:
         rows = [
             export.as_json | {"problem": report.exports.get(path, "")} for path, export in exports.items()
         ]
-        output.emit(
+        return output.emit(
             {
                 "team": member.team,
                 "machine": member.machine,
@@ -105,7 +105,6 @@ def status(options: argparse.Namespace) -> int:
                 "exports": rows,
             }
         )
-        return EXIT_OK
     print(f"team: {member.team}")
     print(f"machine: {member.machine}")
     print(f"server: {report.problem or report.server}")
@@ -119,4 +118,3 @@ def status(options: argparse.Namespace) -> int:
     for path, export in exports.items():
         why = f" (not now: {report.exports[path]})" if report.exports.get(path) else ""
         print(f"export: {path} to {' '.join(export.to)}{why}")
-    return EXIT_OK

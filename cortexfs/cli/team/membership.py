@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.team import live
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.state import directories, whole_files
 from cortexfs.team import certificates, joining, keys, messages, server
 from cortexfs.team.joining import Invitation, ServerWish, Wish
@@ -40,7 +40,7 @@ from cortexfs.team.server import NatsSettings
 LISTEN = "0.0.0.0:4222"
 
 
-def init(options: argparse.Namespace) -> int:
+def init(options: argparse.Namespace) -> None:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     if places.is_joined:
@@ -63,7 +63,6 @@ def init(options: argparse.Namespace) -> int:
         title = "a token"
     output.say(f"{title}, good once and for {joining.LIFE_SECONDS // 60} minutes, for: ctx team join TOKEN")
     print(invitation.text)
-    return EXIT_OK
 
 
 def _check_kept(member: Member, options: argparse.Namespace, **kept: object) -> None:
@@ -147,7 +146,7 @@ def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, *, is
     return invitation
 
 
-def join(options: argparse.Namespace) -> int:
+def join(options: argparse.Namespace) -> None:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     read_token = sys.stdin.readline if sys.stdin.isatty() else sys.stdin.read
@@ -159,8 +158,7 @@ def join(options: argparse.Namespace) -> int:
         _check_kept(member, options, server=None, listen=None, address=None)
         places.write_member(replace(member, servers=invitation.servers))
         where_now = f"{member.machine} looks for the team {member.team} at {', '.join(invitation.servers)}"
-        output.say(f"{where_now}; {reload.tell(options.root)}")
-        return EXIT_OK
+        return output.say(f"{where_now}; {reload.tell(options.root)}")
     wish = Wish(messages.check_machine(options.name or _host()))
     listen = options.listen or LISTEN
     if options.server:
@@ -175,10 +173,9 @@ def join(options: argparse.Namespace) -> int:
     places.write_member(member)
     output.say(f"{member.machine} joined the team {member.team}; {reload.tell(options.root)}")
     live.wait(options.root, places)
-    return EXIT_OK
 
 
-def leave(options: argparse.Namespace) -> int:
+def leave(options: argparse.Namespace) -> None:
     places = TeamPlaces(*places_of(options))
     member = places.read_member()
     if options.machine:
@@ -192,10 +189,9 @@ def leave(options: argparse.Namespace) -> int:
     report = reload.tell(options.root)
     shutil.rmtree(places.folder)
     output.say(f"{member.machine} is in no team any more; {report}")
-    return EXIT_OK
 
 
-def _remove(places: TeamPlaces, member: Member, machine: str) -> int:
+def _remove(places: TeamPlaces, member: Member, machine: str) -> None:
     """Remove another machine from the team."""
     places.read_secrets()  # raises a Fault if the team was not begun here
     records = places.read_machines()
@@ -210,7 +206,6 @@ def _remove(places: TeamPlaces, member: Member, machine: str) -> int:
     output.say(
         f"removed {machine} from the team {member.team}; the daemon here tells its servers to refuse it"
     )
-    return EXIT_OK
 
 
 def _refuse_to_leave(places: TeamPlaces, member: Member) -> None:

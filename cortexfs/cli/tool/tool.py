@@ -143,9 +143,9 @@ def _plugin(options: argparse.Namespace, name: str) -> str:
     return f"a plugin {name} {before.version} already" if before and not before.is_script else ""
 
 
-def listing(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> None:
     rows = added(mounts.answering(options.root))
-    return output.print_rows(options.json, [row._asdict() for row in rows], objects.ObjectRow._fields, rows)
+    output.print_rows(options.json, [row._asdict() for row in rows], objects.ObjectRow._fields, rows)
 
 
 def added(root: str) -> list[objects.ObjectRow]:
@@ -156,14 +156,13 @@ def added(root: str) -> list[objects.ObjectRow]:
     ]
 
 
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> None:
     root = mounts.answering(options.root)
     name = options.name.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
     scripts = {row.object: objects.bare(row.object) for row in added(root)}
     if own.path_of(name, CLASS) in scripts:
         own.remove(root, name, CLASS)
-        output.say(f"removed {own.path_of(name, CLASS)}; its script stays where it lies")
-        return EXIT_OK
+        return output.say(f"removed {own.path_of(name, CLASS)}; its script stays where it lies")
     if f"{CLASS}/{name}" not in scripts:
         hint = parser.nearest(name, scripts.values()) or "; see: ctx tool list"
         raise Fault("ENOENT", f"there is no script {name!r} to remove{hint}")
@@ -173,7 +172,7 @@ def remove(options: argparse.Namespace) -> int:
     from cortexfs.cli.plugin.install import install
 
     options.name, options.purge = name, True
-    return install.uninstall(options)
+    install.uninstall(options)
 
 
 COMMANDS = {

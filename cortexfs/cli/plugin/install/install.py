@@ -157,7 +157,7 @@ def _is_trusted(
     return decision != "install"
 
 
-def uninstall(options: argparse.Namespace) -> int:
+def uninstall(options: argparse.Namespace) -> None:
     where, name = places_of(options), options.name
     try:
         folder_of(where, name, options.root)
@@ -178,7 +178,6 @@ def uninstall(options: argparse.Namespace) -> int:
         output.say(f"removed {name}; {sentence}")
     else:
         output.say(f"disabled {name}; {sentence}; its files stay until: ctx plugin uninstall {name} --purge")
-    return EXIT_OK
 
 
 def _last_hooks(root_option: str | None, name: str) -> str:
@@ -228,14 +227,13 @@ def _known(where: directories.Places) -> dict[str, str | None]:
     return {entry.plugin.name: entry.fault for entry in found()} | {folder.name: None for folder in folders}
 
 
-def disable(options: argparse.Namespace) -> int:
+def disable(options: argparse.Namespace) -> None:
     where, name = places_of(options), options.name
     known = {*_known(where), *config.enabled(config.load(where))}
     if name not in known:
         hint = parser.nearest(name, known) or "; see: ctx plugin list"
         raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
     output.say(f"disabled {name}; {placing.choose(where, options.root, name, False).sentence}")
-    return EXIT_OK
 
 
 def fetched(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
