@@ -166,7 +166,7 @@ class ChatPlace:
         return Conversation(self.path)
 
     def sessions(self) -> list[StoredSession]:
-        return [] if self.scope == "temp" else stored.listing(self.root, self.whole, self.scope)
+        return [] if self.scope == "temp" else [*stored.each(self.root, self.whole, self.scope)]
 
     @property
     def greeting(self) -> str:

@@ -76,32 +76,15 @@ def objects(root: str, space: str) -> list[str]:
     return found
 
 
-def listing(root: str, object_: str, space: str) -> list[StoredSession]:
-    """Returns an object's sessions, newest first."""
-    return list(each(root, object_, space))
-
-
 def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
     """Yields an object's sessions, newest first, one by one, as there may be very many."""
     inside = folder(root, object_, space)
-    if not (inside / FACTS).exists():  # a daemon of an earlier version has no such file
-        yield from _walked(inside, object_, space)
-        return
     with contextlib.suppress(OSError), open(inside / FACTS, "rb") as file:
         for line in file:
             record = json.loads(line)
             facts = record["state"], record["updated"], record["messages"], record["size"]
             more = record.get("machine"), record.get("cwd", "")
             yield StoredSession(object_, record["session"], space, *facts, inside / record["session"], *more)
-
-
-def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
-    try:
-        listing = [name for name in os.listdir(inside) if name != INDEX and not names.fault_of(name)]
-    except OSError:
-        return []
-    found = [session for name in listing if (session := _stored(inside / name, object_, space))]
-    return sorted(found, key=lambda session: (-session.updated, session.session))
 
 
 def place(root: str, object_: str, space: str, session: str) -> Path:
@@ -111,30 +94,11 @@ def place(root: str, object_: str, space: str, session: str) -> Path:
 
 
 def find(root: str, object_: str, space: str, session: str) -> StoredSession:
-    if found := _stored(place(root, object_, space, session), object_, space):
-        return found
+    names.check_session(session)
+    for found in each(root, object_, space):
+        if found.session == session:
+            return found
     raise Fault("ENOENT", f"{object_} has no {space} session {session!r}; see: ctx session list {object_}")
-
-
-def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
-    try:
-        stat = os.stat(place / "events.jsonl")
-    except OSError:
-        return None
-    facts = meta(place)
-    messages = facts.get("messages")
-    return StoredSession(
-        object_,
-        place.name,
-        space,
-        str(text(place / "state") or facts.get("state") or "idle"),
-        stat.st_mtime,
-        messages if isinstance(messages, int) else 0,
-        stat.st_size,
-        place,
-        facts.get("machine"),
-        facts.get("cwd") or "",
-    )
 
 
 def meta(place: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ class Sessions:
         self.object = object_
         self.folder = root / (space or f"home/{os.getuid()}") / f"{object_}.d" / "session"
         self.folder.mkdir(parents=True)
+        self._facts: list[dict[str, Any]] = []
 
     def add(self, name: str, updated: float, state: str = "done", said: str = "hello") -> Path:
         """Add a session with one message."""
@@ -34,8 +35,17 @@ class Sessions:
         (place / "state").write_text(f"{state}\n")
         meta = {"session": name, "state": state, "messages": 2, "cwd": "/work", "last": "5"}
         (place / "meta.json").write_text(json.dumps(meta))
-        os.utime(place / "events.jsonl", (updated, updated))
+        size = (place / "events.jsonl").stat().st_size
+        facts = meta | {"updated": updated, "size": size}
+        self._facts = sorted([*self._facts, facts], key=lambda each: -each["updated"])
+        self.left()
         return place
+
+    def left(self) -> list[str]:
+        """Returns the names of the sessions that are there, and has the facts follow, as a daemon does."""
+        self._facts = [facts for facts in self._facts if (self.folder / facts["session"]).exists()]
+        _lines(self.folder / ".facts", self._facts)
+        return sorted(facts["session"] for facts in self._facts)
 
 
 def _message(id_: int, role: str, text: str) -> dict[str, Any]:

@@ -110,15 +110,13 @@ def test_sessions_are_listed_newest_first(sessions: Sessions) -> None:
     sessions.add("old", 100)
     sessions.add("new", 300, state="active")
     sessions.add("middle", 200)
-    (sessions.folder / "index").mkdir()
-    (sessions.folder / "broken").mkdir()
-    there = stored.listing(sessions.root, ECHO, "private")
+    there = [*stored.each(sessions.root, ECHO, "private")]
     assert [one.session for one in there] == ["new", "middle", "old"]
     assert there[0].state == "active"
     assert (there[0].messages, there[0].updated) == (2, 300)
     assert stored.objects(sessions.root, "private") == [ECHO]
-    assert stored.listing(sessions.root, ECHO, "shared") == []
-    assert stored.listing(sessions.root, "agent/none", "private") == []
+    assert [*stored.each(sessions.root, ECHO, "shared")] == []
+    assert [*stored.each(sessions.root, "agent/none", "private")] == []
 
 
 def test_a_session_is_found_or_said_not_to_be_there(sessions: Sessions) -> None:
@@ -178,7 +176,7 @@ def test_what_may_go_and_what_never_does(sessions: Sessions, monkeypatch: pytest
     for name, updated in (("default", 100), ("a", 200), ("b", 300), ("newest", 400)):
         sessions.add(name, updated)
     sessions.add("runs", 50, state="active")
-    there = stored.listing(sessions.root, ECHO, "private")
+    there = [*stored.each(sessions.root, ECHO, "private")]
 
     def gone(age: float | None, keep: int | None) -> list[str]:
         return [one.session for one in stored.expired(there, age, keep)]
@@ -195,4 +193,4 @@ def test_removing_is_what_rm_does(sessions: Sessions) -> None:
     place = sessions.add("one", 100)
     stored.remove(stored.find(sessions.root, ECHO, "private", "one"))
     assert not place.exists()
-    assert os.listdir(sessions.folder) == []
+    assert sessions.left() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -338,12 +337,12 @@ def test_gc_says_what_goes_and_lets_it_go(root: Path, sessions: Sessions) -> Non
     dry = ctx("session", "gc", "--older-than", "1.5", "--dry-run", root=root)
     assert dry.stdout.splitlines() == [f"{GPT} older", f"{GPT} oldest"]
     assert "2 sessions would be removed" in dry.stderr
-    assert len(os.listdir(sessions.folder)) == 4
+    assert len(sessions.left()) == 4
     ctx("session", "gc", "model/main", "--keep", "3", root=root)
-    assert sorted(os.listdir(sessions.folder)) == ["older", "today", "yesterday"]
+    assert sessions.left() == ["older", "today", "yesterday"]
     rows = json.loads(ctx("session", "gc", "--older-than", "0", "--json", root=root).stdout)
     assert [row["session"] for row in rows] == ["yesterday", "older"]
-    assert os.listdir(sessions.folder) == ["today"]
+    assert sessions.left() == ["today"]
 
 
 def test_sessions_complete(root: Path, sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
