@@ -19,12 +19,10 @@ import re
 import select
 import signal
 import stat
-from contextlib import suppress
 from typing import NamedTuple
 
 from cortexfs.cli import bounded, mounts
 from cortexfs.core import mountinfo
-from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import Mount
 from cortexfs.core.starter_command import STARTER, STARTER_NAME
 from cortexfs.state.directories import Places, places
@@ -92,11 +90,10 @@ def places_at(root: str | None, state: str | None = None, directory: str | None 
     """Returns the named directories, by default those of the meant daemon, if it is ours (abi.md 8.12). A
     daemon would not notice changes in other directories."""
     if not {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
-        with suppress(Fault):
-            mount = mounts.mounted_at(mounts.root(root))
-            if mount and mount.owner == os.getuid() and (daemon := of(mount)):
-                daemon.process.close()
-                state, directory = state or daemon.state, directory or daemon.config
+        mount = mounts.meant(root)
+        if mount and mount.owner == os.getuid() and (daemon := of(mount)):
+            daemon.process.close()
+            state, directory = state or daemon.state, directory or daemon.config
     return places(os.environ, os.getuid(), state=state, config=directory)
 
 

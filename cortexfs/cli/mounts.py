@@ -7,6 +7,7 @@ signalled (daemons.py).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Mapping
@@ -85,12 +86,16 @@ def if_answering(root_option: str | None) -> str | None:
         return None
 
 
+def meant(root_option: str | None) -> Mount | None:
+    """Returns the mount that a command means, if there is one."""
+    with contextlib.suppress(Fault):
+        return mounted_at(root(root_option))
+    return None
+
+
 def of_others(given: str | None, so: str) -> str:
     """Returns the end of a sentence if the mount that a command means is another user's, or nothing."""
-    try:
-        mount = mounted_at(root(given))
-    except Fault:
-        return ""
+    mount = meant(given)
     if mount is None or mount.owner == os.getuid():
         return ""
     return f"; {mount.point} is the mount of {'root' if not mount.owner else f'uid {mount.owner}'}, and {so}"

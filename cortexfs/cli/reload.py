@@ -6,6 +6,7 @@ waits longer than RELOAD_SECONDS for a daemon that makes no progress.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -71,6 +72,17 @@ def broken(kind: str, name: str, verb: str) -> Outcome:
         return f"it {verb}: {why}" if name in rows else None
 
     return outcome
+
+
+def until(look: Callable[[], bool], seconds: float | None = None) -> bool:
+    """Wait until `look` returns True. Returns False if it does not in time, or fails until then."""
+    end = time.monotonic() + (seconds or RELOAD_SECONDS)
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if look():
+                return True
+        time.sleep(POLL_SECONDS)
+    return False
 
 
 def _sentence(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:

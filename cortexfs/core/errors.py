@@ -80,6 +80,15 @@ def exit_status(code: str) -> int:
 
 
 @contextlib.contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Begins the sentences of Faults with their subject, such as the path of a file."""
+    try:
+        yield
+    except Fault as fault:
+        raise Fault(fault.code, f"{subject}: {fault.message}") from None
+
+
+@contextlib.contextmanager
 def os_faults(text: str) -> Iterator[None]:
     """Raises a Fault for an OSError: `text`, as in "the file cannot be read", and the system's message."""
     try:

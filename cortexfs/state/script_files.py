@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.errors import Fault, naming, os_faults
 from cortexfs.core.manifest import script
 from cortexfs.state import believed, startable
 
@@ -34,10 +34,8 @@ def header(path: str) -> str:
         if not os.access(path, os.X_OK):
             raise Fault("EACCES", f"{path} is not executable for you; run: chmod +x {path}")
         data = file.read(script.MAX_HEADER + 1)
-    try:
+    with naming(f"{path} cannot be a tool"):
         text = script.header_of(data)
-    except Fault as fault:
-        raise Fault(fault.code, f"{path} cannot be a tool: {fault.message}") from None
     if why := startable.why_not(data):
         raise Fault("ENOEXEC", f"{path} cannot be started: {why}")
     return text

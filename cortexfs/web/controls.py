@@ -64,10 +64,8 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 
 def _write(path: str, text: str) -> None:
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_TRUNC), "wb", buffering=0) as file:
-            data = text.encode()
-            while data:
-                data = data[file.write(data) :]
+        with open(os.open(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+            file.write(text.encode())
     except OSError as problem:
         name = os.path.basename(path)
         mend = "; the object's log says why" if code_of(problem.errno) == "EINVAL" else ""

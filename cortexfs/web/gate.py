@@ -1,6 +1,6 @@
 """The gate of the page: which requests are served, and what a browser may do with the answers.
 
-    gate = Gate("http", of_loopback)
+    gate = Gate("http", LOOPBACK)
     gate.judge(headers)        raises a Refusal unless host and origin are those of this page
     gate.ticket()              a ticket, for a link that works once
     gate.enter(ticket)         the token of this process, in exchange for a ticket
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from cortexfs.core.errors import Fault
 
@@ -25,8 +25,10 @@ SECRET_BYTES = 32
 FRAMES = "/frames/"  # the folder of frames' files
 OPAQUE = "null"  # the origin that browsers send for a page in a frame
 MAX_TICKETS = 16  # unused ones; the oldest goes first
-_LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
-_HOST = re.compile(r"[a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?", re.IGNORECASE)
+# The names of the machine itself, at any port: it may be the near end of `ssh -L`.
+LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
+# Any valid host, as the browser has compared it with the certificate.
+CERTIFIED = re.compile(r"[a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?", re.IGNORECASE)
 
 # Only our files are scripts, nothing comes from elsewhere, no text becomes markup, and no page frames us.
 # A frame that navigates can only go to our own addresses, and gets nothing there.
@@ -63,22 +65,12 @@ class Refusal(Fault):
         self.status = status
 
 
-def of_loopback(host: str) -> bool:
-    """Returns True for a name of the machine itself, at any port: it may be the near end of `ssh -L`."""
-    return _LOOPBACK.fullmatch(host) is not None
-
-
-def of_certificate(host: str) -> bool:
-    """Returns True for any valid host, as the browser has compared it with the certificate."""
-    return _HOST.fullmatch(host) is not None
-
-
 class Gate:
     """The secrets of one process, and its rules about hosts."""
 
-    def __init__(self, scheme: str, is_ours: Callable[[str], bool]) -> None:
+    def __init__(self, scheme: str, hosts: re.Pattern[str]) -> None:
         self._scheme = scheme
-        self._is_ours = is_ours
+        self._hosts = hosts
         self._token = secrets.token_urlsafe(SECRET_BYTES)
         self._tickets: list[str] = []
         # A tab encrypts by this the data that it stores. The next process at this port does not get the key.
@@ -106,7 +98,7 @@ class Gate:
     def judge(self, headers: Mapping[str, str], target: str = "") -> None:
         """Raises a Refusal unless the request names our host and, if a page sent it, our own page did. A page
         with an opaque origin may request files of frames, as their addresses are secrets."""
-        if not self._is_ours(headers.get("host", "")):
+        if not self._hosts.fullmatch(headers.get("host", "")):
             raise Refusal(421, "EACCES", "this page is not served under that name; open the link of ctx web")
         origin = headers.get("origin")
         if origin == OPAQUE and target.startswith(FRAMES):

@@ -21,7 +21,7 @@ from cortexfs.core import networks
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.web import routes
 from cortexfs.web.children import WebPlace
-from cortexfs.web.gate import Gate, of_certificate, of_loopback
+from cortexfs.web.gate import CERTIFIED, LOOPBACK, Gate
 from cortexfs.web.http import Listener
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,7 +52,7 @@ async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) ->
     with os_faults(f"ctx web cannot listen at {page.bind} port {page.port}"):
         listeners = await trio.open_tcp_listeners(page.port, host=page.bind)
     port = listeners[0].socket.getsockname()[1]
-    gate = Gate("https" if context else "http", of_certificate if context else of_loopback)
+    gate = Gate("https" if context else "http", CERTIFIED if context else LOOPBACK)
     host = f"[{page.bind}]" if ":" in page.bind else page.bind
     link = f"{'https' if context else 'http'}://{host}:{port}/"
     listening: list[trio.abc.Listener[Any]] = [*listeners]

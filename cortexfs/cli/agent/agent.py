@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cortexfs.agents import defaults, records
@@ -240,10 +241,7 @@ def _own_name(root_option: str | None, root: str | None, word: str) -> str:
 
 def _is_of_others(root_option: str | None) -> bool:
     """Returns True if the mount is another user's, so that agents in agent/ are too."""
-    try:
-        mount = mounts.mounted_at(mounts.root(root_option))
-    except Fault:
-        return False
+    mount = mounts.meant(root_option)
     return mount is not None and mount.owner != os.getuid()
 
 
@@ -267,20 +265,16 @@ def _tell(root_option: str | None, root: str | None, targets: list[str], exists:
         for name in targets if exists else ():
             if why := reload.broken(CLASS, name, "cannot be used")(facts):
                 return why
-        if root and not all(_has_changed(f"{root}/{CLASS}/{name}", exists) for name in targets):
+        # The awaited reload may be one before ours.
+        if root and not all(
+            reload.until(partial(_is_shown, f"{root}/{CLASS}/{name}", exists)) for name in targets
+        ):
             return f"the mount at {root} does not show the change; does its daemon have another --state?"
         return None
 
     return reload.tell(root_option, outcome)
 
 
-def _has_changed(path: str, exists: bool) -> bool:
-    """Returns True if the entry is there, or gone, in time. A loop is needed, as the awaited reload may be
-    one before ours."""
-    end = time.monotonic() + reload.RELOAD_SECONDS
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError):
-            if (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == exists:
-                return True
-        time.sleep(reload.POLL_SECONDS)
-    return False
+def _is_shown(path: str, exists: bool) -> bool:
+    """Returns True if the entry is there, or gone."""
+    return (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == exists

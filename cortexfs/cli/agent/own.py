@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 from cortexfs.cli import reload
@@ -51,32 +50,26 @@ def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) ->
             os.unlink(f"{root}/{path}")
         raise
     if class_ == CLASS:
-        _await_socket(f"{root}/{path}")
+        reload.until(lambda: _is_ready(f"{root}/{path}"))
 
 
 def write(control: str, text: str) -> None:
     """Write a control as an editor would: the daemon checks the value when the file is closed."""
     try:
-        with open(os.open(control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), "wb", buffering=0) as file:
-            data = text.encode()
-            while data:
-                data = data[file.write(data) :]
+        with open(os.open(control, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+            file.write(text.encode())
     except OSError as problem:
         why = f"{os.path.basename(control)} is refused: {problem.strerror}, and the daemon's log says why"
         raise Fault(code_of(problem.errno), f"{why}; nothing was made") from None
 
 
-def _await_socket(path: str) -> None:
-    """Wait for the socket, which is bound a moment later. A broken agent never gets one."""
-    end = time.monotonic() + reload.RELOAD_SECONDS
-    while time.monotonic() < end:
-        with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-            client.connect(f"{path}.sock")
-            return
-        with contextlib.suppress(OSError), open(f"{path}.d/status") as status:
-            if status.read().startswith("broken"):
-                return
-        time.sleep(reload.POLL_SECONDS)
+def _is_ready(path: str) -> bool:
+    """Returns True once the socket is bound, a moment after the file. A broken agent never gets one."""
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+        client.connect(f"{path}.sock")
+        return True
+    with open(f"{path}.d/status") as status:
+        return status.read().startswith("broken")
 
 
 def remove(root: str, name: str, class_: str = CLASS) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from cortexfs.agents.permissions import STARTING
 from cortexfs.cli import mounts, objects, texts
 from cortexfs.cli.daemons import places_at
 from cortexfs.core import registry
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, naming, os_faults
 from cortexfs.core.manifest import governance
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import risk, rules
@@ -92,17 +93,13 @@ def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
     if not os.path.exists(f"{path}.d/policy"):
         why = f"{below}.d/policy was removed, but its last lines still apply"
         raise Fault("ENOENT", f"{why}; write it again, or: ctx policy reset {below}")
-    try:
+    with naming(f"{below}.d/policy"):
         return rules.parse(objects.control(path, "policy"), f"{below}.d/policy")
-    except Fault as fault:
-        raise Fault(fault.code, f"{below}.d/policy: {fault.message}") from None
 
 
 def tool(path: str, name: str) -> RatedTool:
-    try:
+    with naming(f"tool/{name}.d/effects"):
         effects = effects_of(objects.control(path, "effects"))
-    except Fault as fault:
-        raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
     builtin = objects.control(path, "origin").strip() == "builtin"
     words = objects.control(path, "cap").split()
     flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
@@ -175,13 +172,13 @@ def settings(root: str, directory: str | None) -> RiskSettings:
     else:  # our environment names our own directories only; the owner's are below the owner's home
         environ = {"HOME": pwd.getpwuid(owner).pw_dir} if owner else os.environ
         path = directories.places(environ, owner, config=directory).config / FILE
-    try:
-        with believed.opened(path, uid=owner) as file:
-            return risk.decode(file.read().decode(errors="replace"))
-    except FileNotFoundError:
-        return risk.DEFAULT
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    with (
+        os_faults(f"{path} cannot be read"),
+        suppress(FileNotFoundError),
+        believed.opened(path, uid=owner) as file,
+    ):
+        return risk.decode(file.read().decode(errors="replace"))
+    return risk.DEFAULT
 
 
 def world(root: str, directory: str | None, status: str) -> LintInput:

@@ -15,19 +15,14 @@ from typing import Any
 import msgspec
 
 from cortexfs.cli import mounts, objects, progress
-from cortexfs.core.errors import Fault
 
 FILE = ".own"  # below the root, in no listing
 
 
 def root_of(root_option: str | None) -> str | None:
     """Returns the mount, if root owns it and we are not root."""
-    try:
-        point = mounts.root(root_option)
-    except Fault:
-        return None
-    mount = mounts.mounted_at(point)
-    return point if mount and mount.owner == 0 and os.getuid() else None
+    mount = mounts.meant(root_option)
+    return mount.point if mount and mount.owner == 0 and os.getuid() else None
 
 
 def path_of(name: str) -> str:
@@ -45,18 +40,10 @@ def names(root: str) -> list[str]:
 
 def ask(root: str, do: str, name: str = "", **more: Any) -> Any:
     """Have the daemon do this (models/own_providers.py), and return its answer."""
-    import subprocess
-
-    from cortexfs.client import results  # a slow import that only this needs
-    from cortexfs.client.execution import Frames
+    from cortexfs.client import run, text  # a slow import that only this needs
 
     mounts.status_text(root)
     request = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
-    words = [f"{root}/{objects.RUNNER}", f"{root}/{FILE}", "-"]
-    environ = os.environ | {"CTX_OUTPUT": "jsonl"}
     with progress.shown(f"the daemon of {root} asks as you"):
-        done = subprocess.run(words, input=request, stdout=subprocess.PIPE, env=environ, check=False)
-    frames = Frames(f"{root}/{FILE}")
-    output = results.text(frames.receive(done.stdout))
-    frames.end(done.returncode)
-    return msgspec.json.decode(output)
+        answer = text(run(f"{root}/{objects.RUNNER}", f"{root}/{FILE}", "-", input=request))
+    return msgspec.json.decode(answer)

@@ -190,15 +190,7 @@ def networks(text: str) -> tuple[str, ...]:
 def _show_permissions(manifest: JsonManifest, decisions: Chosen, as_json: bool) -> None:
     found = json_kinds.granted(manifest, decisions).explained
     if as_json:
-        rows = [
-            {
-                "capability": permission.capability,
-                "effective": permission.effective,
-                "reason": permission.reason,
-            }
-            for permission in found
-        ]
-        return output.emit({"capabilities": rows, "private": list(decisions.private)})
+        return output.emit({"capabilities": msgspec.to_builtins(found), "private": list(decisions.private)})
     cells = [
         (permission.capability, "yes" if permission.effective else "no", permission.reason)
         for permission in found

@@ -15,7 +15,6 @@ from pathlib import Path
 from cortexfs.cli import daemons, mounts, output
 from cortexfs.cli.mount import umount
 from cortexfs.cli.output import say
-from cortexfs.cli.parser import COMMANDS as ALL
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.cli.service import systemd
 from cortexfs.cli.service.systemd import MOUNT, PAGE, ServiceUnit
@@ -103,8 +102,6 @@ def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
     root = _root(options)
     program = shebang.program("ctx")
     if options.web:
-        if "web" not in ALL:
-            raise Fault("EINVAL", "this version has no page: there is no ctx web")
         return [systemd.page_unit(program, root, system=system)]
     if not system:
         _check_point(root)

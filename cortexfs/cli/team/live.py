@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cortexfs.cli import mounts, output, progress
+from cortexfs.cli import mounts, output, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
@@ -23,7 +23,6 @@ from cortexfs.team.places import TeamPlaces
 
 WAIT_SECONDS = 10.0
 STALE_SECONDS = 10.0
-_POLL_SECONDS = 0.05
 _MAX_FILE = 4 << 20
 
 
@@ -59,14 +58,8 @@ def wait(
     """Wait for the link if a mount has one. Returns True if `until` came true."""
     if not mounts.mounted_at(mounts.root(root_option)):
         return False
-    end = time.monotonic() + WAIT_SECONDS
     with progress.shown("the link to the team is being made"):
-        while time.monotonic() < end:
-            report = link_status(places)
-            if report is not None and until(report):
-                return True
-            time.sleep(_POLL_SECONDS)
-    return False
+        return reload.until(lambda: bool((found := link_status(places)) and until(found)), WAIT_SECONDS)
 
 
 def status(options: argparse.Namespace) -> None:
@@ -92,19 +85,10 @@ def status(options: argparse.Namespace) -> None:
         rows = [
             export.as_json | {"problem": report.exports.get(path, "")} for path, export in exports.items()
         ]
-        return output.emit(
-            {
-                "team": member.team,
-                "machine": member.machine,
-                "server": report.server,
-                "servers": report.servers,
-                "is_cluster": report.is_cluster,
-                "problem": report.problem,
-                "problems": report.problems,
-                "machines": [{"machine": name, "live": is_live} for name, is_live in report.machines.items()],
-                "exports": rows,
-            }
-        )
+        machines = [{"machine": name, "live": is_live} for name, is_live in report.machines.items()]
+        facts = msgspec.structs.asdict(report) | {"machines": machines, "exports": rows}
+        del facts["pid"]
+        return output.emit(facts | {"team": member.team, "machine": member.machine})
     print(f"team: {member.team}")
     print(f"machine: {member.machine}")
     print(f"server: {report.problem or report.server}")

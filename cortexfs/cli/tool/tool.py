@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +19,7 @@ from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import own
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, naming, os_faults
 from cortexfs.version import SCRIPT_VERSION
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ def add(options: argparse.Namespace) -> int:
     if os.getuid() == 0 and not options.home:
         return _add_for_all(options, path)
     header = script_files.header(path)
-    with _naming(path):
+    with naming(path):
         declaration = script.parsed(header)
     name = _name(options, path, declaration)
     root = mounts.answering(options.root)
@@ -61,15 +58,6 @@ def add(options: argparse.Namespace) -> int:
     return EXIT_OK if status == "ready" else EXIT_FAILED
 
 
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Begins errors about the comment with the script that has it."""
-    try:
-        yield
-    except Fault as fault:
-        raise Fault(fault.code, f"{path}: {fault.message}") from None
-
-
 def _name(options: argparse.Namespace, path: str, declaration: script.Script) -> str:
     name = names.check_new(options.name or declaration.name or names.clean(Path(path).stem))
     return names.check_object(CLASS, name)
@@ -77,13 +65,13 @@ def _name(options: argparse.Namespace, path: str, declaration: script.Script) ->
 
 def _wait_until_shown(place: str, expected: list[str]) -> str:
     """Wait until the daemon shows the wanted texts, or another script. Returns the tool's status."""
-    end = time.monotonic() + reload.RELOAD_SECONDS
-    while True:
-        with os_faults(f"{place}.d cannot be read"):
-            texts = [Path(f"{place}.d/{name}").read_text() for name in SHOWN]
-        if texts == expected or texts[0] != expected[0] or time.monotonic() > end:
-            return texts[-1].rstrip("\n")
-        time.sleep(reload.POLL_SECONDS)
+    reload.until(lambda: (texts := _texts(place)) == expected or texts[0] != expected[0])
+    return _texts(place)[-1].rstrip("\n")
+
+
+def _texts(place: str) -> list[str]:
+    with os_faults(f"{place}.d cannot be read"):
+        return [Path(f"{place}.d/{name}").read_text() for name in SHOWN]
 
 
 def _add_for_all(options: argparse.Namespace, path: str) -> int:
@@ -99,7 +87,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     data = sources.bounded(Path(path), MAX_FILE)
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, too large for a script")
-    with _naming(path):
+    with naming(path):
         declaration = script.parsed(script.header_of(data))
     name = _name(options, path, declaration)
     if not options.replace and (holder := _holder(options.root, name) or _plugin(options, name)):

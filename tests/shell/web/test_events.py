@@ -10,7 +10,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from cortexfs.core.errors import Fault
-from cortexfs.web.gate import Gate, of_loopback
+from cortexfs.web.gate import LOOPBACK, Gate
 from cortexfs.web.http import Emit, Events, Listener, PageRequest
 
 REQUEST = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -29,7 +29,7 @@ async def heard(failure: Exception) -> list[Any]:
     ours, theirs = memory_stream_pair()
     data = b""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Listener(Gate("http", of_loopback), answer).serve, theirs)
+        nursery.start_soon(Listener(Gate("http", LOOPBACK), answer).serve, theirs)
         await ours.send_all(REQUEST)
         async for piece in ours:
             data += piece
