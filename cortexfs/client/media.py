@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import os
 import stat
 
@@ -45,9 +46,15 @@ def at(url: str, most: int) -> bytes | None:
             found = base64.b64decode(url.partition(",")[2], validate=True)
             return found if len(found) <= most else None
         if url.startswith("/"):
-            # A tool may name a pipe or a device. Reading it must not wait.
-            with open(os.open(url, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode) and status.st_size <= most:
-                    return file.read(most)
+            found = content(url, most + 1)
+            return found if len(found) <= most else None
     return None
+
+
+def content(path: str, most: int) -> bytes:
+    """Returns the beginning of a regular file. Raises OSError for any other: reading a pipe or a device must
+    not wait."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(most)

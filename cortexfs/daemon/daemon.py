@@ -103,7 +103,6 @@ def run(
     config: Config,
     starter: StarterEnds,
     ready: Callable[[str | None], None],
-    strict: bool = False,
     manager: ServiceManager | None = None,
 ) -> int:
     """Serve `root` until it is unmounted or the daemon is stopped. Returns an exit status. `ready` gets None
@@ -112,7 +111,7 @@ def run(
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
-        daemon = Daemon(root, config, Starter(starter), strict, lambda: ready(""), manager)
+        daemon = Daemon(root, config, Starter(starter), lambda: ready(""), manager)
         return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)
@@ -143,7 +142,6 @@ class Daemon:
         root: Path,
         config: Config,
         starter: Starter,
-        strict: bool,
         further: Callable[[], None],
         manager: ServiceManager | None = None,
     ) -> None:
@@ -152,7 +150,6 @@ class Daemon:
         self.config = config
         self.began = time.time()
         self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # steps of the clock do not change it
-        self._strict = strict
         self.bugs = status.Bugs()
         log.addHandler(self.bugs)
         runner = shebang.runner()
@@ -188,7 +185,6 @@ class Daemon:
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),
-            strict=strict,
             state=config.state,
             forgotten=lambda key: self.logs.drop(*key),
             forget=partial(kernel.forget, names=Forgetting(own_descriptors.keep_only_mount)),
@@ -233,7 +229,6 @@ class Daemon:
             self.pool,
             self._connections,
             self.arrivals,
-            strict,
             config.callers.serve_sandboxed,
         )
         self.watch = mcp_watch.Watch(self.catalog, lambda: self.reload.renew())
@@ -319,9 +314,7 @@ class Daemon:
                         Scripts(world),
                     )
                     settings = terms.of_exec(self.config, self._connections)
-                    exec_ = Exec(
-                        tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
-                    )
+                    exec_ = Exec(tree, self.pool, self.runs, settings, self.arrivals, self.middleware)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     calls_.start_soon(self.arrivals.run)
                     ready(None)

@@ -13,10 +13,10 @@ This file must never know transports.
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import mimetypes
 import os
-import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
+from cortexfs.client import media
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
@@ -168,10 +169,10 @@ class McpShelf:
         if server := self._links.get(uri):
             return await _read_resource(server, uri)
         path = self._path(uri) or (_path_of(uri) if uri in self._links else None)
-        data = await _in_thread(partial(_content, path)) if path else None
-        if data is None or path is None:
-            raise MCPError(NOT_FOUND, f"there is no resource {uri[:1000]} here")
-        return ReadResourceResult(contents=[_contents(uri, path, data)])
+        with contextlib.suppress(OSError):
+            if path and (data := await _in_thread(partial(media.content, path, MAX_FILE))) is not None:
+                return ReadResourceResult(contents=[_contents(uri, path, data)])
+        raise MCPError(NOT_FOUND, f"there is no resource {uri[:1000]} here")
 
     def _path(self, uri: str) -> str | None:
         """Returns the real path of the file of the mount, or None if it may not be read."""
@@ -242,17 +243,6 @@ def _stamp(path: str | None) -> Stamp:
     try:
         status = os.stat(path or "")
         return status.st_mtime_ns, status.st_size
-    except OSError:
-        return None
-
-
-def _content(path: str) -> bytes | None:
-    """Returns the bytes of a regular file; a pipe or a device could block."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None
-            return file.read(MAX_FILE)
     except OSError:
         return None
 

@@ -117,8 +117,8 @@ class Exec:
         runs: Runs,
         settings: ExecTerms,
         arrivals: Arrivals,
-        strict: bool,
         middleware: Middleware | None = None,
+        strict: bool = False,
     ) -> None:
         self._strict = strict
         self._arrivals = arrivals

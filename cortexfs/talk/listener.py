@@ -69,8 +69,8 @@ class Sockets:
         pool: Pool,
         connections: int,
         arrivals: Arrivals,
-        strict: bool = False,
         sandboxed: Callable[[int], bool] = nobody,
+        strict: bool = False,
     ) -> None:
         self._sandboxed = sandboxed
         self._bindings = bindings

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import stat
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -23,6 +22,7 @@ import trio
 
 from cortexfs.chat import diffs, sessions
 from cortexfs.chat.said import MESSAGES, window
+from cortexfs.client import media
 from cortexfs.core import forms, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
@@ -120,11 +120,7 @@ class Telling:
 
     def _read(self, path: str) -> bytes:
         """Returns the compared part of a file in the session's directory. Does not wait for a pipe."""
-        full_path = os.path.join(self._cwd or "/", path)
-        with open(full_path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError("it is no regular file")
-            return file.read(diffs.MAX_FILE + 1)
+        return media.content(os.path.join(self._cwd or "/", path), diffs.MAX_FILE + 1)
 
 
 def _form(question: frames.Question) -> dict[str, Any]:

@@ -8,10 +8,12 @@ terminal. A list needs neither prices nor msgspec, and does not import them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.chat import sessions
@@ -29,7 +31,6 @@ MOST = 20
 ALL = 1 << 40  # characters of a shown text
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGO = r"(\d{1,6})([mhdw])"
-_MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -145,11 +146,8 @@ def moment(text: str, now: float) -> float:
     """Returns the time of `3d`, `12h`, `2026-11-25` or `2026-11-25T08:30`, here. Raises EINVAL for others."""
     if ago := re.fullmatch(_AGO, text):
         return now - int(ago[1]) * UNITS[ago[2]]
-    for form in _MOMENTS:
-        try:
-            return time.mktime(time.strptime(text, form))
-        except (ValueError, OverflowError):
-            continue
+    with contextlib.suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(text).timestamp()
     raise Fault("EINVAL", f"--since: {text!r} is no time; say 3d, 12h, 2026-11-25 or 2026-11-25T08:30")
 
 

@@ -9,10 +9,10 @@ ours is skipped. Of a text, MOST characters are kept. This file must never know 
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
-from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -27,7 +27,6 @@ HEAD = 128  # bytes of a log's first line; it has the id of a run, so it differs
 MOST = 1 << 20  # characters of a question or answer that a search can find
 # The lines that are used here. Most lines are deltas, whose text comes again in whole messages.
 _TELLING = tuple(b'{"type":"%b"' % name for name in (b"start", b"message", b"usage", b"error", b"done"))
-_TS = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class LoggedRun(msgspec.Struct):
@@ -160,7 +159,6 @@ def _lines(log: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[int, b
 
 def _seconds(ts: str) -> float:
     """Returns the time of an event; 0 if it has none, as in earlier versions."""
-    try:
-        return float(timegm(time.strptime(ts, _TS)))
-    except ValueError:
-        return 0.0
+    with contextlib.suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(ts).timestamp()
+    return 0.0

@@ -47,15 +47,15 @@ def run(options: argparse.Namespace) -> int:
     root = mounts.absolute(options.point or options.root or os.environ.get("CTX_ROOT") or mounts.DEFAULT_ROOT)
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
     if options.ready_fd is not None:
-        return serve.serve(root, where, options.ready_fd, options.strict)
+        return serve.serve(root, where, options.ready_fd)
     if already := _live(root):
         say(already)
         return EXIT_OK
     _prepare(root)
     create(where)
     if options.foreground:
-        return serve.serve(root, where, None, options.strict)
-    return _start(root, where, options)
+        return serve.serve(root, where, None)
+    return _start(root, where)
 
 
 def restart(options: argparse.Namespace, between: Callable[[], None] | None = None) -> int:
@@ -97,7 +97,7 @@ def restart(options: argparse.Namespace, between: Callable[[], None] | None = No
         if between:
             between()
     finally:
-        options.foreground, options.strict, options.ready_fd = False, False, None
+        options.foreground, options.ready_fd = False, None
         status = run(options)
     return status
 
@@ -108,7 +108,6 @@ COMMANDS = {
         (
             arg("point", "ROOT", "the directory to mount at (default: CTX_ROOT, else /ctx)", nargs="?"),
             flag("--foreground", "stay, and write the log to stderr"),
-            flag("--strict", argparse.SUPPRESS),
             arg("--ready-fd", None, argparse.SUPPRESS, type=int),
             *PLACES,
         ),
@@ -170,14 +169,14 @@ def _environment(where: Places) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) or name in keys}
 
 
-def _start(root: str, where: Places, options: argparse.Namespace) -> int:
+def _start(root: str, where: Places) -> int:
     """Start a detached daemon and wait until it is ready. If it fails to start, returns its exit status."""
     log_path = where.state / "daemon.log"
     reader, writer = os.pipe()
     with _log(log_path) as log:
         before = os.fstat(log.fileno()).st_size
         daemon = subprocess.Popen(
-            _command(root, where, writer, options.strict),
+            _command(root, where, writer),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -198,15 +197,14 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     return status if status > 0 else exit_status("EHOSTDOWN")
 
 
-def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
+def _command(root: str, where: Places, ready: int) -> list[str]:
     """Returns the daemon's command line: an isolated interpreter that finds this very package."""
     package = os.path.dirname(os.path.dirname(cortexfs.__file__))
     program = (
         f"import sys; sys.path.append({package!r}); from cortexfs.cli.main import main; sys.exit(main())"
     )
     words = ["mount", root, "--state", str(where.state), "--config", str(where.config)]
-    words += ["--ready-fd", str(ready), *(["--strict"] if strict else [])]
-    return [sys.executable, "-I", "-c", program, *words]
+    return [sys.executable, "-I", "-c", program, *words, "--ready-fd", str(ready)]
 
 
 def _log(path: Path) -> BinaryIO:

@@ -32,13 +32,13 @@ SECONDS = 600.0
 LONGEST = 4096
 
 
-def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
+def serve(root: str, where: Places, pipe: int | None) -> int:
     """Be the daemon."""
     with contextlib.closing(ServiceManager(os.environ)) as manager:
-        return _serve(root, where, Ready(root, pipe, manager), strict, manager)
+        return _serve(root, where, Ready(root, pipe, manager), manager)
 
 
-def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: ServiceManager) -> int:
+def _serve(root: str, where: Places, tell: Ready, manager: ServiceManager) -> int:
     os.umask(os.umask(0o077) | 0o022)  # the daemon must later believe the files it writes
     gc.disable()  # until all is loaded: collections took a tenth of that time
     try:
@@ -51,7 +51,7 @@ def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: Service
             starter = starter_ends.begin(Path(root), config.state, config.directory)
             from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
 
-            return daemon.run(Path(root), config, starter, tell, strict, manager)
+            return daemon.run(Path(root), config, starter, tell, manager)
     except Fault as fault:
         if not tell.is_piped:
             raise

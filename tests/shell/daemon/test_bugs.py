@@ -64,7 +64,7 @@ def test_status_tells_of_all(tmp_path: Path) -> None:
     # docs/ctx.md: "how many bugs of ours were met"
     log = logging.getLogger("cortexfs")
     config = load(Places(tmp_path / "state", tmp_path / "config"))
-    daemon = Daemon(tmp_path, config, Starter(begin()), True, lambda: None)
+    daemon = Daemon(tmp_path, config, Starter(begin()), lambda: None)
     try:
         for name in ("cortexfs", "cortexfs.tree.fuse"):
             logging.getLogger(name).error("a guard has met one", exc_info=ZeroDivisionError())
