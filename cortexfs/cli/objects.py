@@ -59,6 +59,10 @@ def paths_of(root: str, class_: str) -> list[str]:
     return found
 
 
+def without_aliases(root: str, *classes: str) -> list[str]:
+    return [path for class_ in classes for path in paths_of(root, class_) if not os.path.islink(path)]
+
+
 def _paths_in(directory: str) -> list[str]:
     """Returns the objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
     names, found = _entries(directory), []

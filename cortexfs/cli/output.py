@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from cortexfs.cli import progress
@@ -88,12 +88,21 @@ def emit(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
 
 
-def print_rows(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print the values as JSON, or a table of these rows."""
+def print_rows(
+    as_json: bool,
+    values: Any,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str] | Mapping[str, str]],
+    nothing: str = "",
+) -> None:
+    """Print the values as JSON, or a table of these rows. Without rows, say `nothing` in its place."""
     if as_json:
-        emit(values)
+        return emit(values)
+    cells = [[row[head] for head in heads] if isinstance(row, Mapping) else row for row in rows]
+    if cells or not nothing:
+        table(heads, cells)
     else:
-        table(heads, rows)
+        say(nothing)
 
 
 def colourful(stream: IO[str]) -> bool:

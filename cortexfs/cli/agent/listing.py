@@ -29,12 +29,12 @@ def listing(options: argparse.Namespace) -> None:
         | {"tools": str(len(agent["tools"])), "description": objects.first_sentence(agent["description"])}
         for agent in found
     ]
-    output.print_rows(options.json, found, HEADS, ([agent[head] for head in HEADS] for agent in cells))
+    output.print_rows(options.json, found, HEADS, cells)
 
 
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
     if root is not None:
-        return [row_at(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
+        return [row_at(root, path) for path in objects.without_aliases(root, CLASS)]
     from cortexfs.agents import records  # a slow import that is not needed with a mount
 
     own = (agent for agent in records.load_own(state) if agent.serves(os.getuid()))

@@ -188,10 +188,7 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
         risk_settings = settings(root, directory)
     except Fault as problem:
         fault = problem.message
-    paths = {
-        class_: [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
-        for class_ in CLASSES
-    }
+    paths = {class_: objects.without_aliases(root, class_) for class_ in CLASSES}
     reals = [real(root, path) for group in paths.values() for path in group]
     aliases = [("model", os.path.basename(path)) for path in _aliases(root)]
     where = places_at(root, directory=directory)

@@ -102,13 +102,10 @@ def _list(options: argparse.Namespace) -> int:
     templates |= {
         name: AskOptions(prompt=about) for name, about in prompts.descriptions(options.root).items()
     }
-    if options.json:
-        output.emit([{"template": name, **msgspec.to_builtins(entry)} for name, entry in templates.items()])
-    elif templates:
-        rows = [(name, entry.model or "-", entry.prompt or entry.system) for name, entry in templates.items()]
-        output.table(("template", "model", "prompt"), rows)
-    else:
-        output.say("there are no templates; make one: ctx ask --save NAME -s 'be terse'")
+    values = [{"template": name, **msgspec.to_builtins(entry)} for name, entry in templates.items()]
+    rows = [(name, entry.model or "-", entry.prompt or entry.system) for name, entry in templates.items()]
+    nothing = "there are no templates; make one: ctx ask --save NAME -s 'be terse'"
+    output.print_rows(options.json, values, ("template", "model", "prompt"), rows, nothing)
     return EXIT_OK
 
 

@@ -103,7 +103,7 @@ def offered(root: str, name: str, model: str, words: Sequence[str]) -> Iterator[
 
 
 def _tools(root: str, words: Sequence[str]) -> list[str]:
-    known = [os.path.basename(path) for path in objects.paths_of(root, "tool") if not os.path.islink(path)]
+    known = [os.path.basename(path) for path in objects.without_aliases(root, "tool")]
     found: dict[str, None] = {}
     for word in words:
         if name_patterns.is_pattern(word):

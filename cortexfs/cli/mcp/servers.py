@@ -73,15 +73,14 @@ def _command(server: McpServer) -> str:
     return shlex.join((server.command, *server.args)) if server.command else ""
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
     reason = row["reason"] or ""
     if reason.startswith(STARTING) and row["printed"]:
         reason += f": {row['printed'][-1]}"
-    cells = row | {
+    return row | {
         "enabled": "yes" if row["enabled"] else "no",
         "tools": reason or " ".join(row["tools"]) or "-",
     }
-    return tuple(cells[head] for head in HEADS)
 
 
 def add(options: argparse.Namespace) -> int:

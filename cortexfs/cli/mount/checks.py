@@ -20,7 +20,7 @@ from pathlib import Path
 import cortexfs
 from cortexfs.cli import mounts
 from cortexfs.cli.mount import mount_checks
-from cortexfs.cli.mount.finding import Check, Finding, Subject, fail, ok, warn
+from cortexfs.cli.mount.mount_checks import Check, Finding, Subject, fail, ok, warn
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import risk

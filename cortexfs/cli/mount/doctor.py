@@ -28,7 +28,7 @@ from typing import Any
 from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.mount.checks import CHECKS
-from cortexfs.cli.mount.finding import FAIL, OK, Check, Finding, Subject, fail
+from cortexfs.cli.mount.mount_checks import FAIL, OK, Check, Finding, Subject, fail
 from cortexfs.cli.parser import JSON, PLACES, Command, arg, flag
 from cortexfs.config import FILE
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status, os_faults
@@ -59,18 +59,13 @@ def run(options: argparse.Namespace) -> int:
         _fix(found, subject)
     if options.report:
         _write(options.report, _report(subject, found))
-    elif options.json:
-        output.emit(
-            [
-                {"check": name, "level": finding.level, "why": finding.why, "mend": finding.mend}
-                for name, finding in found.items()
-            ]
-        )
     else:
-        output.table(
-            ("check", "result", "why"),
-            [(name, finding.level, finding.text) for name, finding in found.items()],
-        )
+        values = [
+            {"check": name, "level": finding.level, "why": finding.why, "mend": finding.mend}
+            for name, finding in found.items()
+        ]
+        rows = [(name, finding.level, finding.text) for name, finding in found.items()]
+        output.print_rows(options.json, values, ("check", "result", "why"), rows)
     if found["mount answers"].level == FAIL:
         return exit_status("EHOSTDOWN")
     return EXIT_FAILED if any(each.level == FAIL for each in found.values()) else EXIT_OK

@@ -1,4 +1,4 @@
-"""The checks of `ctx doctor` of the mount that runs.
+"""The checks of `ctx doctor` of the mount that runs, and what every check is given and finds.
 
 Rules: a child process, which may hang, makes each access to a mount (bounded.ask).
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.bounded import ask
-from cortexfs.cli.mount.finding import FAIL, Finding, Subject, fail, ok, warn
 from cortexfs.core.arguments.schema import unknown_required
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
@@ -24,11 +26,36 @@ from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.run import shebang
 from cortexfs.state import no_links
-from cortexfs.state.directories import place_of
+from cortexfs.state.directories import Places, place_of
 
+OK, WARN, FAIL = "ok", "warn", "fail"
 LOG_READ = 256 << 10  # bytes of the end of a daemon's log
 SCHEMA_SECONDS = 10.0  # there may be thousands of tools
 REFUSED = " stays as it is: "  # in the daemon's log: it refused a control's value
+
+
+class Subject(NamedTuple):
+    root: str
+    where: Places
+    uid: int
+
+
+class Finding(NamedTuple):
+    level: str
+    why: str  # the finding
+    mend: str = ""  # the advice
+    fix: tuple[str, ...] = ()  # the command that follows the advice, if there is one
+    by_root: bool = False  # True if root has to run the command
+
+    @property
+    def text(self) -> str:
+        return f"{self.why}{f'; {self.mend}' if self.mend else ''}"
+
+
+Check: TypeAlias = Callable[[Subject], Finding]
+
+
+ok, warn, fail = partial(Finding, OK), partial(Finding, WARN), partial(Finding, FAIL)
 
 
 def answers(subject: Subject) -> Finding:

@@ -46,15 +46,14 @@ def trust(options: argparse.Namespace) -> None:
     output.print_rows(options.json, msgspec.to_builtins(known), heads, rows)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
     wrong = f"(cannot be called: {row['wrong']})" if row["wrong"] else ""
     others = (*map("(model {})".format, row["models"]), *map("(cortex {})".format, row["commands"]))
-    cells = row | {
+    return row | {
         "enabled": "yes" if row["enabled"] else "no",
         "publisher": row["publisher"] or "-",
         "tools": row["reason"] or " ".join(filter(None, [*row["tools"], *others, wrong])) or "-",
     }
-    return tuple(cells[head] for head in HEADS)
 
 
 def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str, Any]]:

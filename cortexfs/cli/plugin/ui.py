@@ -89,8 +89,7 @@ def ui(options: argparse.Namespace) -> None:
     if options.part is not None:
         return _show(options, known, parts)
     rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
-    cells = (tuple(row[head] for head in HEADS) for row in rows)
-    output.print_rows(options.json, [part.row() for part in parts], HEADS, cells)
+    output.print_rows(options.json, [part.row() for part in parts], HEADS, rows)
 
 
 def _known(options: argparse.Namespace) -> _Known:

@@ -22,6 +22,7 @@ from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
 from cortexfs.run import shebang
 from cortexfs.state import believed, directories, whole_files
 
+HEADS = ("unit", "state", "begins")
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 SYSTEM = Path("/etc/systemd/system")
 MARK = "# Made by ctx service install, which replaces it; changes belong into: systemctl edit\n"
@@ -89,12 +90,9 @@ def status(options: argparse.Namespace) -> int:
             about = _properties(system, path.name)
             states = [about.get(key, "unknown") for key in ("ActiveState", "UnitFileState")]
             found.append((path.name, *states))
-    if options.json:
-        output.emit([dict(zip(("unit", "state", "begins"), row, strict=True)) for row in found])
-    elif found:
-        output.table(("unit", "state", "begins"), found)
-    else:
-        say(f"no service of CortexFS is installed in {_folder(system)}; see: ctx service install --help")
+    rows = [dict(zip(HEADS, row, strict=True)) for row in found]
+    nothing = f"no service of CortexFS is installed in {_folder(system)}; see: ctx service install --help"
+    output.print_rows(options.json, rows, HEADS, rows, nothing)
     return EXIT_OK if found and all(state == "active" for _, state, _ in found) else EXIT_FAILED
 
 

@@ -168,22 +168,18 @@ def _formats(current: str, root: str | None) -> list[str]:
 def _agents(current: str, root: str | None) -> list[str]:
     """Returns the agents that can be removed, so neither the built-in one nor links."""
     point = _live(root)
-    paths = [path for path in objects.paths_of(point, "agent") if not os.path.islink(path)]
+    paths = objects.without_aliases(point, "agent")
     return [os.path.basename(path) for path in paths if objects.row_of(point, path).origin != "builtin"]
 
 
 def _tools(current: str, root: str | None) -> list[str]:
-    point = _live(root)
-    return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
+    return [os.path.basename(path) for path in objects.without_aliases(_live(root), "tool")]
 
 
 def _exportable(current: str, root: str | None) -> list[str]:
     """Returns whole names, without aliases, and without objects of homes and of other machines."""
     point = _live(root)
-    paths = [
-        path for class_ in CLASSES for path in objects.paths_of(point, class_) if not os.path.islink(path)
-    ]
-    names = [objects.short(point, path) for path in paths]
+    names = [objects.short(point, path) for path in objects.without_aliases(point, *CLASSES)]
     return [name for name in names if "+" not in name and not name.startswith("home/")]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.cli.mount import checks
-from cortexfs.cli.mount.finding import OK, WARN, Subject
+from cortexfs.cli.mount.mount_checks import OK, WARN, Subject
 from cortexfs.linux import syscalls
 from cortexfs.state.directories import Places
 

@@ -13,7 +13,7 @@ import pytest
 from cortexfs.cli import mounts
 from cortexfs.cli.main import main
 from cortexfs.cli.mount import checks, doctor, mount, mount_checks, serve
-from cortexfs.cli.mount.finding import FAIL, OK, WARN, Check, Finding, Subject
+from cortexfs.cli.mount.mount_checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
 from cortexfs.state.directories import Places, place_of

@@ -11,7 +11,7 @@ import pytest
 from cortexfs.cli.main import main
 from cortexfs.cli.mount import doctor
 from cortexfs.cli.mount.checks import state
-from cortexfs.cli.mount.finding import Check, Finding, Subject, fail, ok
+from cortexfs.cli.mount.mount_checks import Check, Finding, Subject, fail, ok
 from cortexfs.state.directories import Places
 
 

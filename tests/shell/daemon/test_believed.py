@@ -17,7 +17,7 @@ import pytest
 
 from cortexfs import config
 from cortexfs.cli.mount import checks
-from cortexfs.cli.mount.finding import FAIL, OK, Subject
+from cortexfs.cli.mount.mount_checks import FAIL, OK, Subject
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy.risk import FILE as POLICY
 from cortexfs.daemon import deciding
