@@ -19,9 +19,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
 
 from cortexfs.chat import commands
 from cortexfs.chat.calls import Show
@@ -67,24 +66,6 @@ class Interrupts:
         return count
 
 
-# Returns the decision about a call, or None if no person can be asked.
-Decide: TypeAlias = Callable[[Approval, Interrupts], Decision | None]
-
-
-def decider(approved: list[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
-    def decide(approval: Approval, pressed: Interrupts) -> Decision | None:
-        if any(fnmatchcase(approval.name, each) for each in approved):
-            return "allow_once"
-        if not is_asked:
-            return None
-        while (decision := _decided(pressed)) != "deny" and (unseen := talk.unseen(approval.call)):
-            for each in unseen:
-                show(each)
-        return decision
-
-    return decide
-
-
 def _typed(prompt: str, pressed: Interrupts) -> str | None:
     print(prompt, end="", file=sys.stderr, flush=True)
     while not pressed.are_there:
@@ -127,15 +108,16 @@ class Exchange:
         show: Callable[[Show], None],
         *,
         heard: Callable[[AnyFrame], None] = lambda frame: None,
-        decide: Decide = lambda approval, pipe: None,
+        approved: Sequence[str] = (),
         is_asked: bool = False,
     ) -> None:
-        """With `is_asked`, the person fills in forms of tools on the terminal."""
+        """`approved` are the names, and patterns, of tools whose calls are allowed. With `is_asked`, a person
+        at the terminal decides about other calls, and fills in forms of tools."""
         self._talk = talk
         self._conversation = conversation
         self._show = show
         self._heard = heard
-        self._decide = decide
+        self._approved = approved
         self._is_asked = is_asked
 
     def do(self, deeds: Iterable[Deed]) -> None:
@@ -169,7 +151,7 @@ class Exchange:
             self.do(self._talk.hear(frame))
         # Decide the open questions of our runs. Questions of other people's runs are theirs to decide.
         for approval in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
-            decision = self._decide(approval, pressed)
+            decision = self.decision(approval, pressed)
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(approval.name))))
             self.do(self._talk.decide(decision or "deny", call=approval.call))
@@ -177,6 +159,17 @@ class Exchange:
             self.do(self._filled(form, pressed))
         for _ in range(pressed.take()):
             self.do(self._talk.interrupt())
+
+    def decision(self, approval: Approval, pressed: Interrupts) -> Decision | None:
+        """Returns the decision about a call, or None if no person can be asked."""
+        if any(fnmatchcase(approval.name, each) for each in self._approved):
+            return "allow_once"
+        if not self._is_asked:
+            return None
+        while (decision := _decided(pressed)) != "deny" and (unseen := self._talk.unseen(approval.call)):
+            for each in unseen:
+                self._show(each)
+        return decision
 
     def _filled(self, form: AskedForm, pressed: Interrupts) -> Filled:
         """Returns what to do next about the first open form."""
@@ -284,9 +277,7 @@ class PipedInput:
             self._conversation = self._place.connect()
             deeds = self._talk.back()
         is_asked = self._is_person and sys.stderr.isatty()
-        show = self._printer.show
-        decide = decider([], is_asked, self._talk, show)
-        exchange = Exchange(self._talk, self._conversation, show, decide=decide, is_asked=is_asked)
+        exchange = Exchange(self._talk, self._conversation, self._printer.show, is_asked=is_asked)
         try:
             exchange.do([*deeds, *self._talk.say(input_)])
             exchange.run()

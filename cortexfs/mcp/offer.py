@@ -104,9 +104,6 @@ class McpOffer:
     def paths(self) -> list[str]:
         return [entry.path for entry in self._known.values()]
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def _look(self, name: str, path: str) -> McpTool | None:
         """Returns None for a tool that this user may not run, or that has just gone."""
         try:

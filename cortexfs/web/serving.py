@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs.core import networks
-from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.web import routes
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import CERTIFIED, LOOPBACK, Gate
@@ -73,14 +73,11 @@ def _context(page: Page) -> ssl.SSLContext | None:
     if not page.cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        for each in filter(None, (page.cert, page.key)):
+    for each in filter(None, (page.cert, page.key)):
+        with os_faults(f"{each} cannot be read"):
             open(each, "rb").close()  # the error of the next call does not name the file
+    try:
         context.load_cert_chain(page.cert, page.key)
     except ssl.SSLError:
         raise Fault("EINVAL", "--cert and --key must be a certificate and its key in PEM format") from None
-    except OSError as problem:
-        raise Fault(
-            code_of(problem.errno), f"{problem.filename} cannot be read: {problem.strerror}"
-        ) from None
     return context

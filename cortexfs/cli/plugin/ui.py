@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,11 +96,9 @@ def ui(options: argparse.Namespace) -> None:
 def _known(options: argparse.Namespace) -> _Known:
     where = places_of(options)
     broken: dict[str, str] = {}
-    try:
-        root = mounts.root(options.root)
-        broken = mounts.by_name(mounts.facts(mounts.status_text(root)), "broken plugin")
-    except Fault:
-        pass  # without a mount, no plugin is known to be broken
+    with contextlib.suppress(Fault):  # without a mount, no plugin is known to be broken
+        status = mounts.status_text(mounts.root(options.root))
+        broken = mounts.by_name(mounts.facts(status), "broken plugin")
     enabled = frozenset(config.enabled(config.load(where)))
     return _Known(where, enabled, broken)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Exchange, PersonLeft, decider
+from cortexfs.chat.exchange import Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, output, talking
@@ -54,14 +54,13 @@ def carry_out(
     id_: str | None = None,
 ) -> int:
     """Send the message. Returns the exit status of its run. Raises Failed if the connection is lost."""
-    is_asked, denials = _is_asked(), talking.DeniedCalls(options.fail_on_denied)
+    denials = talking.DeniedCalls(options.fail_on_denied)
 
     def hear(frame: AnyFrame) -> None:
         denials.hear(frame)
         print_frame(frame)
 
-    decide = decider(options.approve, is_asked, talk, show)
-    exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, is_asked=is_asked)
+    exchange = Exchange(talk, conversation, show, heard=hear, approved=options.approve, is_asked=_is_asked())
     try:
         exchange.do(talk.say(message, id_))
         exchange.run()

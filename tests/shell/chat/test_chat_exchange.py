@@ -7,11 +7,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Exchange, Interrupts, decider, interrupts
+from cortexfs.chat.exchange import Exchange, Interrupts, interrupts
 from cortexfs.chat.state import Talk
 from cortexfs.client import Conversation, Failed, new_id
 from cortexfs.core import frames
@@ -49,7 +50,7 @@ def test_what_ours_ask_is_decided(slow: Served, decision: Decision | None) -> No
     shown: list[Show] = []
     talk = Talk("a", "s", "private", new_id)
     with Conversation(slow.path) as pipe:
-        exchange = Exchange(talk, pipe, shown.append, decide=lambda asked, _: decision)
+        exchange = Exchange(talk, pipe, shown.append, approved=["fs.*"] if decision else [])
         exchange.do([*talk.back(), *talk.say("go")])
         run = slow.until_active()
         slow.say(run, ASKED)
@@ -73,18 +74,19 @@ def test_a_lost_connection_is_told_on_a_line_of_its_own(slow: Served) -> None:
     assert shown == [Show("answer", "half a "), Show("end")]
 
 
-def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
+def test_what_was_decided_is_not_asked_again(slow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     # commands.md: "Sent again under the same name it is not said twice: the original run is shown"
-    def decide(asked: frames.Approval, pressed: Interrupts) -> Decision:
+    def decide(exchange: Exchange, asked: frames.Approval, pressed: Interrupts) -> Decision:
         raise AssertionError(asked)
 
+    monkeypatch.setattr(Exchange, "decision", decide)
     with Conversation(slow.path) as first, Conversation(slow.path) as again:
         first.send("go", session="s", id="m")
         run = slow.until_active()
         slow.say(run, ASKED, approvals.decided(ASKED, approvals.by(1000, "allow_once", None)))
         slow.finish(run)
         talk = Talk("a", "s", "private", new_id)
-        exchange = Exchange(talk, again, lambda show: None, decide=decide)
+        exchange = Exchange(talk, again, lambda show: None)
         exchange.do(talk.say("go", "m"))
         exchange.run()
         assert talk.status == 0
@@ -112,7 +114,8 @@ def test_only_ctrl_c_answers_for_a_person(
             monkeypatch.setattr(sys, "stdin", typed)
             talk.questions["c"] = ASKED
             signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-            assert decider([], True, talk, lambda show: None)(ASKED, counted) == decision
+            exchange = Exchange(talk, cast(Conversation, None), lambda show: None, is_asked=True)
+            assert exchange.decision(ASKED, counted) == decision
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert counted.take() == (pressed == signal.SIGINT)
             assert counted.take() == 0
