@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -344,3 +344,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def check_known(word: str, known: Collection[str], why: str, mend: str) -> None:
+    """Raises ENOENT if a word is unknown: `why`, and the nearest known words, or without any `mend`."""
+    if word not in known:
+        raise Fault("ENOENT", f"{why}{nearest(word, known) or f'; {mend}'}")

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cortexfs.core.errors import Fault, code_of, os_faults
-from cortexfs.state import believed, whole_files
+from cortexfs.state import believed, no_links, whole_files
 
 T = TypeVar("T")
 
@@ -79,9 +79,6 @@ class LockedStore(Generic[T]):
 def alone(folder: Path, name: str) -> Iterator[None]:
     """Hold a lock on the file `name` in the folder; others wait. The file is created and stays. Only its
     owner can open it: another user who can open a file or folder can lock it for ever."""
-    held = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with no_links.held(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(held)

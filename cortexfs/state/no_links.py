@@ -43,8 +43,9 @@ def folder(base: Path, name: str | Path, mode: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held(path: str | Path, flags: int, above: int | None = None) -> Iterator[int]:
-    """Yields a descriptor, and closes it. `above` is the descriptor of the folder where the path begins."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, dir_fd=above)
+    """Yields a descriptor, and closes it. `above` is the descriptor of the folder where the path begins. Only
+    its owner may open a new file."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=above)
     try:
         yield descriptor
     finally:

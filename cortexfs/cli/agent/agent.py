@@ -200,9 +200,7 @@ def remove(options: argparse.Namespace) -> None:
         if name == defaults.BASE:
             why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"
             raise Fault("EPERM", f"{CLASS}/{name} {why}")
-        if name not in known:
-            hint = parser.nearest(name, known) or "; see: ctx agent list"
-            raise Fault("ENOENT", f"there is no {CLASS}/{name}{hint}")
+        parser.check_known(name, known, f"there is no {CLASS}/{name}", "see: ctx agent list")
     title = ", ".join([*(f"{CLASS}/{name}" for name in system_names), *map(agent_own.path_of, own)])
     if not options.yes and not sure(f"remove {title}?"):
         raise Fault("ECANCELED", "nothing was removed")

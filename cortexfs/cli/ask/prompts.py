@@ -22,6 +22,7 @@ from cortexfs.cli import mounts, texts
 from cortexfs.cli.ask import template
 from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.bounded import ask
+from cortexfs.cli.parser import check_known
 from cortexfs.core import mcp_session, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE, nearest
@@ -29,6 +30,7 @@ from cortexfs.core.mcp_session import OBJECT, ListedPrompt
 
 SECONDS = 1.0  # the time that a list waits for a mount
 _END = f".{OBJECT}"
+_MEND = "see: ctx ask --templates"
 T = TypeVar("T")
 
 
@@ -90,9 +92,7 @@ def _of_plugin(name: str, root_option: str | None) -> AskOptions:
     if names.fault_of(plugin) or names.fault_of(prompt):
         names.check(name)
     texts_by_name = texts.listed(mounts.answering(root_option), texts.PROMPT)
-    if name not in texts_by_name:
-        hint = nearest(name, texts_by_name) or "; see: ctx ask --templates"
-        raise Fault("ENOENT", f"no plugin of this mount has a prompt {name!r}{hint}")
+    check_known(name, texts_by_name, f"no plugin of this mount has a prompt {name!r}", _MEND)
     return AskOptions(prompt=texts_by_name[name].text)
 
 
@@ -119,9 +119,7 @@ def _of_server(name: str, root_option: str | None, values: Mapping[str, str]) ->
     if not os.path.exists(f"{root}/tool/{server}{_END}"):
         return None
     known = {row.name: row for row in _listed(root, server, mounts.ANSWER_SECONDS)}
-    if prompt not in known:
-        hint = nearest(prompt, known) or "; see: ctx ask --templates"
-        raise Fault("ENOENT", f"the MCP server {server} has no prompt {prompt!r}{hint}")
+    check_known(prompt, known, f"the MCP server {server} has no prompt {prompt!r}", _MEND)
     _check(known[prompt], values)
     params = {"name": prompt, "arguments": dict(values)}
     answer = _answer(f"{root}/tool/{server}{_END}", mcp_session.GET_PROMPT, params, _Prompt)

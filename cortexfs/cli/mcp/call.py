@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cortexfs.cli import mounts, output
+from cortexfs.cli import mounts, output, parser
 from cortexfs.cli.mcp.mcp import check_extra
 from cortexfs.core import forms
 from cortexfs.core.arguments import parse
@@ -128,8 +128,8 @@ def _root_of(root_option: str | None, name: str, *, or_program: bool) -> str | N
     if not or_program:
         end = f".{OBJECT}"
         known = [each.removesuffix(end) for each in os.listdir(f"{root}/tool") if each.endswith(end)]
-        hint = nearest(name, known) or "; see: ctx mcp list"
-        raise Fault("ENOENT", f"there is no MCP server and no program {name!r}{hint}")
+        why = f"there is no MCP server and no program {name!r}"
+        parser.check_known(name, known, why, "see: ctx mcp list")
     return None
 
 

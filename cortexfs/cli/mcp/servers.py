@@ -159,9 +159,8 @@ def known(options: argparse.Namespace) -> Servers:
     """Returns the servers. Raises ENOENT if the named one is not among them."""
     where = places_of(options)
     servers = Servers(where.config, where.state)
-    if options.name not in (names := servers.names()):
-        hint = parser.nearest(options.name, names) or "; see: ctx mcp list"
-        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{hint}")
+    name, mend = options.name, "see: ctx mcp list"
+    parser.check_known(name, servers.names(), f"there is no MCP server {name!r}", mend)
     return servers
 
 

@@ -206,9 +206,8 @@ def _last_hooks(root_option: str | None, name: str) -> str:
 def enable(options: argparse.Namespace) -> int:
     where, name = places_of(options), options.name
     known = _known(where)
-    if name not in known:
-        hint = parser.nearest(name, known) or "; install it first, see: ctx plugin install --help"
-        raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
+    mend = "install it first, see: ctx plugin install --help"
+    parser.check_known(name, known, f"there is no plugin {name!r}", mend)
     if why := known[name]:
         raise Fault("EINVAL", f"the plugin {name} cannot be enabled: {why}")
     if why := placing.lacks(where, name):
@@ -230,9 +229,7 @@ def _known(where: directories.Places) -> dict[str, str | None]:
 def disable(options: argparse.Namespace) -> None:
     where, name = places_of(options), options.name
     known = {*_known(where), *config.enabled(config.load(where))}
-    if name not in known:
-        hint = parser.nearest(name, known) or "; see: ctx plugin list"
-        raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
+    parser.check_known(name, known, f"there is no plugin {name!r}", "see: ctx plugin list")
     output.say(f"disabled {name}; {placing.choose(where, options.root, name, False).sentence}")
 
 
