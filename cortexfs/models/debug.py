@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any
 
 import msgspec
 import trio
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault, is_code
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress, Text, ToolCall, ToolResult, Usage
+from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, ToolResult, Usage
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input, Verdict, newest_text
 from cortexfs.models.ask.driver import Turn
@@ -35,29 +36,11 @@ MAX_BURST = 1_000_000  # deltas of all bursts of a script: a session keeps each 
 MAX_BURST_BYTES = 256 << 20
 EXAMPLE = '[{"delta":"Hello"},{"sleep":0.5},{"delta":" again"}]'
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=64 << 10)]
-
-
-class ScriptStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step; its first field is the key that names it."""
-
-
-class DeltaStep(ScriptStep, frozen=True):
-    delta: str
-
-
-class Sleep(ScriptStep, frozen=True):
-    sleep: Annotated[float, msgspec.Meta(ge=0, le=MAX_SLEEP)]
-
 
 class ScriptCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     input: Any = {}
     call: str | None = None
-
-
-class CallStep(ScriptStep, frozen=True):
-    tool_call: ScriptCall
 
 
 class ScriptResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,29 +50,8 @@ class ScriptResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_error: bool = False
 
 
-class ResultStep(ScriptStep, frozen=True):
-    tool_result: ScriptResult
-
-
 class ScriptFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
-    message: str
-
-
-class Fail(ScriptStep, frozen=True):
-    error: ScriptFailure
-
-
-class Hang(ScriptStep, frozen=True):
-    hang: bool
-
-
-class Burst(ScriptStep, frozen=True):
-    burst: Annotated[int, msgspec.Meta(ge=1, le=MAX_BURST)]
-    size: Size = 32
-
-
-class Conclude(ScriptStep, frozen=True):
     message: str
 
 
@@ -101,35 +63,33 @@ class ScriptApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call: str | None = None
 
 
-class Ask(ScriptStep, frozen=True):
-    approval: ScriptApproval
-
-
 class ScriptUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_tokens: Annotated[int, msgspec.Meta(ge=0)]
     output_tokens: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Count(ScriptStep, frozen=True):
-    usage: ScriptUsage
+class ScriptStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step. One field is set, which is the key that names it; a burst has `size` besides."""
+
+    delta: str | UnsetType = UNSET
+    sleep: Annotated[float, msgspec.Meta(ge=0, le=MAX_SLEEP)] | UnsetType = UNSET
+    tool_call: ScriptCall | UnsetType = UNSET
+    tool_result: ScriptResult | UnsetType = UNSET
+    error: ScriptFailure | UnsetType = UNSET
+    hang: bool | UnsetType = UNSET
+    burst: Annotated[int, msgspec.Meta(ge=1, le=MAX_BURST)] | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    approval: ScriptApproval | UnsetType = UNSET
+    usage: ScriptUsage | UnsetType = UNSET
+    progress: str | UnsetType = UNSET
+    turn: bool | UnsetType = UNSET
+    size: Annotated[int, msgspec.Meta(ge=1, le=64 << 10)] = 32
 
 
-class Tell(ScriptStep, frozen=True):
-    progress: str
+*STEPS, SIZE = ScriptStep.__struct_fields__
 
 
-class Rest(ScriptStep, frozen=True):
-    turn: bool
-
-
-AnyStep: TypeAlias = (
-    DeltaStep | Sleep | CallStep | ResultStep | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
-)
-
-STEPS: dict[str, type[AnyStep]] = {each.__struct_fields__[0]: each for each in get_args(AnyStep)}
-
-
-def parse(text: str) -> list[AnyStep]:
+def parse(text: str) -> list[ScriptStep]:
     """Returns the steps of a script. Raises a Fault that names the wrong step and the reason."""
     if len(text) > MAX_SCRIPT:
         raise Fault("EMSGSIZE", f"the script is over {MAX_SCRIPT >> 20} MiB; write long answers as bursts")
@@ -137,17 +97,17 @@ def parse(text: str) -> list[AnyStep]:
     if len(value) > MAX_STEPS:
         raise Fault("EINVAL", f"the script has {len(value)} steps, over the limit of {MAX_STEPS}")
     steps = [_step(fields, f"step {number}") for number, fields in enumerate(value, 1)]
-    bursts = [step for step in steps if isinstance(step, Burst)]
-    if sum(step.burst for step in bursts) > MAX_BURST:
+    bursts = [(step.burst, step.size) for step in steps if step.burst is not UNSET]
+    if sum(count for count, _ in bursts) > MAX_BURST:
         raise Fault("EINVAL", f"the bursts are over {MAX_BURST} deltas together")
-    if sum(step.burst * step.size for step in bursts) > MAX_BURST_BYTES:
+    if sum(count * size for count, size in bursts) > MAX_BURST_BYTES:
         raise Fault("EINVAL", f"the bursts are over {MAX_BURST_BYTES >> 20} MiB together")
     return steps
 
 
-def part_of(steps: list[AnyStep], number: int) -> list[tuple[int, AnyStep]]:
+def part_of(steps: list[ScriptStep], number: int) -> list[tuple[int, ScriptStep]]:
     """Returns the steps of one part of a script, with their numbers. A part ends with a `turn` step."""
-    ends = [at for at, step in enumerate(steps) if isinstance(step, Rest)] + [len(steps)]
+    ends = [at for at, step in enumerate(steps) if step.turn] + [len(steps)]
     if number >= len(ends):
         return []
     first = ends[number - 1] + 1 if number else 0
@@ -165,7 +125,7 @@ def _list(text: str) -> list[Any]:
     return value
 
 
-def _step(fields: Any, where: str) -> AnyStep:
+def _step(fields: Any, where: str) -> ScriptStep:
     if not isinstance(fields, dict):
         raise Fault("EINVAL", f"{where}: expected an object, got {jsontext.type_name(fields)}")
     kinds = [key for key in fields if key in STEPS]
@@ -173,21 +133,23 @@ def _step(fields: Any, where: str) -> AnyStep:
         raise Fault(
             "EINVAL", f"{where}: expected one of {', '.join(STEPS)}; got {jsontext.shown(list(fields))}"
         )
+    if SIZE in fields and kinds != ["burst"]:
+        raise Fault("EINVAL", f"{where}: {SIZE}: only a burst has one")
     try:
-        step: AnyStep = jsontext.converted(fields, STEPS[kinds[0]])
+        step: ScriptStep = jsontext.converted(fields, ScriptStep)
     except Fault as fault:
         raise Fault("EINVAL", jsontext.clipped(f"{where}: {fault.message}")) from None
     _check(step, where)
     return step
 
 
-def _check(step: AnyStep, where: str) -> None:
+def _check(step: ScriptStep, where: str) -> None:
     """Raises a Fault for a wrong value that the types of the steps allow."""
-    if isinstance(step, Rest) and not step.turn:
+    if step.turn is False:
         raise Fault("EINVAL", f"{where}: turn: expected true")
-    if isinstance(step, Hang) and not step.hang:
+    if step.hang is False:
         raise Fault("EINVAL", f"{where}: hang: expected true")
-    if isinstance(step, Fail) and (not is_code(step.error.code) or step.error.code == "ECANCELED"):
+    if step.error and (not is_code(step.error.code) or step.error.code == "ECANCELED"):
         code = jsontext.shown(step.error.code)
         raise Fault("EINVAL", f"{where}: error.code: expected an errno name such as EIO, got {code}")
 
@@ -234,7 +196,7 @@ def _answers(value: Input) -> int:
     return since.count("assistant")
 
 
-def _read(text: str) -> tuple[list[AnyStep], int]:
+def _read(text: str) -> tuple[list[ScriptStep], int]:
     return parse(text), _count(text)
 
 
@@ -273,45 +235,39 @@ class _Play:
         else:
             self._texts.clear()
 
-    async def play(self, number: int, step: AnyStep) -> None:
+    async def play(self, number: int, step: ScriptStep) -> None:
         match step:
-            case DeltaStep(delta=text):
+            case ScriptStep(delta=str(text)):
                 self._keep(text)
                 await self._turn.say(Delta(text=text))
-            case Burst(burst=count, size=size):
+            case ScriptStep(burst=int(count), size=size):
                 delta = Delta(text="x" * (size - 1) + " ")
                 self._keep(delta.text, count)
                 for first in range(0, count, BATCH):
                     await self._turn.say(*(delta,) * min(BATCH, count - first))
-            case Sleep(sleep=seconds):
+            case ScriptStep(sleep=float(seconds)):
                 await trio.sleep(seconds)
-            case Hang():
+            case ScriptStep(hang=True):
                 await trio.sleep_forever()
-            case Fail(error=why):
-                raise Fault(why.code, why.message)
-            case Ask(approval=question):
+            case ScriptStep(error=ScriptFailure(code=code, message=why)):
+                raise Fault(code, why)
+            case ScriptStep(approval=ScriptApproval() as question):
                 fields = asdict(question) | {"call": question.call or f"call{number}"}
                 answer = _verdict_text(await self._turn.ask(Approval(**fields)))
                 self._keep(answer)
                 await self._turn.say(Delta(text=answer))
-            case CallStep() | ResultStep() | Tell() | Conclude() | Count():
-                self._concluded |= isinstance(step, Conclude)
-                self._counted |= isinstance(step, Count)
-                await self._turn.say(_frame(number, step))
-
-
-def _frame(number: int, step: CallStep | ResultStep | Tell | Conclude | Count) -> Frame:
-    match step:
-        case CallStep(tool_call=call):
-            return ToolCall(call=call.call or f"call{number}", name=call.name, input=call.input)
-        case ResultStep(tool_result=result):
-            return ToolResult(**asdict(result))
-        case Tell(progress=text):
-            return Progress(message=text)
-        case Conclude(message=text):
-            return _message(text)
-        case Count(usage=counted):
-            return Usage(**asdict(counted))
+            case ScriptStep(tool_call=ScriptCall(name=name, input=input_, call=call)):
+                await self._turn.say(ToolCall(call=call or f"call{number}", name=name, input=input_))
+            case ScriptStep(tool_result=ScriptResult() as result):
+                await self._turn.say(ToolResult(**asdict(result)))
+            case ScriptStep(progress=str(text)):
+                await self._turn.say(Progress(message=text))
+            case ScriptStep(message=str(text)):
+                self._concluded = True
+                await self._turn.say(_message(text))
+            case ScriptStep(usage=ScriptUsage() as counted):
+                self._counted = True
+                await self._turn.say(Usage(**asdict(counted)))
 
 
 def _verdict_text(verdict: Verdict) -> str:
