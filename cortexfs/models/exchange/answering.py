@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -31,7 +30,7 @@ from cortexfs.models.ask.question import ModelInput, model_input
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.clients import Clients, RejectedResponse
+from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.exchange.failures import ProviderFailure
 from cortexfs.models.exchange.sources import ModelSource
@@ -127,7 +126,6 @@ class Attempts:
 
     async def _exchange(self, endpoint: Endpoint, body: dict[str, object], reader: FormatReader) -> None:
         """Send one request and read its stream. Raises ProviderFailure for each fault of the provider."""
-        name, key = self._source.name, endpoint.key
         parser = sse.EventParser()
         with trio.CancelScope() as patience:
             patience.deadline = trio.current_time() + self._source.first
@@ -144,18 +142,16 @@ class Attempts:
                             break
                         if not reader.ended:
                             await PACE.rest(self._source.rest)
-            except RejectedResponse as rejected:
-                raise self._rejection(rejected, key) from None
             except Lost as lost:
                 if not reader.ended:
                     raise self._loss(lost) from None
             except ProviderRefusal as refused:
-                raise failures.in_stream(name, refused.body, key) from None
+                raise failures.in_stream(self._source.name, refused.body, endpoint.key) from None
             except Fault as fault:
                 raise self._mapped(fault) from None
         if patience.cancelled_caught and not reader.ended:
             seconds = self._source.silence if self._is_begun else self._source.first
-            raise failures.slow(name, seconds, self._is_begun)
+            raise failures.slow(self._source.name, seconds, self._is_begun)
 
     async def _pass_on(
         self, events: Sequence[sse.ServerEvent], reader: FormatReader, patience: trio.CancelScope
@@ -196,18 +192,10 @@ class Attempts:
 
     def _mapped(self, fault: Fault) -> Fault:
         """Returns a format's fault about a stream as a fault of its provider."""
-        if fault.code != "EREMOTEIO":
+        if fault.code != "EREMOTEIO" or isinstance(fault, ProviderFailure):
             return fault
         again = isinstance(fault, BrokenStream)  # any other fault would come again
         return failures.broken(self._source.name, fault.message, again)
-
-    def _rejection(self, response: RejectedResponse, key: str) -> ProviderFailure:
-        if response.status < 300:
-            kind = response.headers.get("content-type", "")
-            return failures.no_stream(self._source.name, kind, response.body, key)
-        return failures.of_status(
-            self._source.name, response.status, response.headers, response.body, key, time.time()
-        )
 
     def _loss(self, lost: Lost) -> ProviderFailure:
         name, again = self._source.name, not lost.lasting

@@ -7,8 +7,8 @@ An answer is read as bytes. A vendor's client library could do that, too. But it
 request 4 ms, and its reader cannot tell a stream that broke off from one that ended well.
 
 Rules: no request is retried or redirected here. Of the environment only the proxy variables change where a
-request goes. A response that is no stream raises a RejectedResponse with its status, and a failed connection
-raises a Lost. Neither holds a key.
+request goes. A response that is no stream raises a ProviderFailure, and a failed connection raises a Lost.
+Neither holds a key.
 This file must never know models or frames.
 """
 
@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.models.exchange import failures
 from cortexfs.models.exchange.endpoint import ANTHROPIC, Endpoint, Lost, authorisation
-from cortexfs.models.exchange.failures import MAX_BODY
 from cortexfs.version import VERSION
 
 if TYPE_CHECKING:
@@ -38,16 +38,6 @@ ERROR_SECONDS = 10.0  # to read the body of an error
 EVENTS = "text/event-stream"
 _CHAT = "/chat/completions"
 _TARGETS = {"openai.responses": "/responses", ANTHROPIC: "/v1/messages"}
-
-
-class RejectedResponse(Exception):
-    """A response that is no stream of events."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-        self.headers = headers
-        self.body = body
 
 
 class _Idle(NamedTuple):
@@ -76,9 +66,12 @@ class Clients:
         response = await self._connection(to, endpoint, source.connect)
         try:
             await response.begin("POST", _target(endpoint, source.format), headers, data)
-            if response.status // 100 != 2 or not response.headers.get("content-type", "").startswith(EVENTS):
-                answer = await response.body(MAX_BODY, ERROR_SECONDS)
-                raise RejectedResponse(response.status, response.headers, answer)
+            status, kind = response.status, response.headers.get("content-type", "")
+            if status // 100 != 2 or not kind.startswith(EVENTS):
+                answer = await response.body(failures.MAX_BODY, ERROR_SECONDS), endpoint.key
+                if status < 300:
+                    raise failures.no_stream(source.name, kind, *answer)
+                raise failures.of_status(source.name, status, response.headers, *answer, time.time())
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise Fault("EREMOTEIO", "its answer is compressed, although the request forbids that")
             yield response
@@ -115,7 +108,7 @@ async def get(endpoint: Endpoint, target: str) -> bytes:
     """Returns the body of a server's answer at `target`, or the part of it that arrives."""
     with closing(await _connected(_address(endpoint), endpoint, math.inf)) as response:
         await response.begin("GET", target, _headers(endpoint, "", {}))
-        return await response.body(MAX_BODY, math.inf)
+        return await response.body(failures.MAX_BODY, math.inf)
 
 
 def _address(endpoint: Endpoint) -> ServerAddress:
