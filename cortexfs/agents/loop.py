@@ -27,7 +27,7 @@ from cortexfs.agents import calls, nested, place
 from cortexfs.agents.budget import RunBudget, limited
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, setup_of
 from cortexfs.agents.ports import AgentPorts
-from cortexfs.agents.question import ModelQuestion, ModelReply, input_of, message
+from cortexfs.agents.question import ModelQuestion, ModelReply, message
 from cortexfs.agents.server_questions import CallQuestions, QuestionPorts
 from cortexfs.agents.toolbox import Toolbox, meaning
 from cortexfs.agents.view import home_of
@@ -41,7 +41,7 @@ from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 from cortexfs.models.ask import question as asking
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, model_input
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, input_of, model_input
 from cortexfs.models.drivers import answered
 from cortexfs.models.providers.listing import NATIVE
 

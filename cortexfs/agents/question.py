@@ -10,7 +10,6 @@ from __future__ import annotations
 from io import StringIO
 from typing import Any, NamedTuple
 
-import msgspec
 import trio
 
 from cortexfs.agents.budget import RunBudget
@@ -19,7 +18,6 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.models.ask.driver import Turn
-from cortexfs.models.ask.question import Part, PromptMessage, PromptText
 
 MAX_ANSWER = 1 << 20  # characters of one answer: several times as many as models write at once
 
@@ -111,20 +109,3 @@ def _keep(buffer: StringIO, text: str) -> None:
 
 def message(text: str) -> frames.Message:
     return frames.Message(role="assistant", content=[frames.Text(text)])
-
-
-def input_of(message: PromptMessage) -> dict[str, Any]:
-    """Returns a message in the form of a model's input."""
-    form: dict[str, Any] = {"role": message.role, "content": [_part(part) for part in message.parts]}
-    if message.calls:
-        form["tool_calls"] = [msgspec.to_builtins(call) for call in message.calls]
-    if message.role == "tool":
-        form |= {"call": message.call, "is_error": message.is_error}
-    return form
-
-
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, PromptText):
-        return {"type": "text", "text": part.text}
-    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
-    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}

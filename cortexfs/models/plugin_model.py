@@ -27,7 +27,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import ModelEntry, NoAnswer, model_of
-from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, model_input
+from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, input_of, model_input
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.pool.call import HostCall
@@ -65,7 +65,8 @@ class PluginModels:
         if identity.is_elsewhere:
             why = f"{object_.name} needs a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call it from outside")
-        question, data = await self._question(model_of(object_, self._control), turn)
+        of_team = plugin.kind == hostcalls.TEAM
+        question, data = await self._question(model_of(object_, self._control), turn, of_team)
         schema = None if question.schema is None else Schema(question.schema)
         invocation = hostcalls.Invocation(object_.name, turn.who.session or None, str(turn.uid), "model")
         request = hostcalls.CallRequest("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
@@ -80,13 +81,13 @@ class PluginModels:
             await trio.to_thread.run_sync(schema.check, answer.text, abandon_on_cancel=True)
         await turn.say(*answer.end())
 
-    async def _question(self, model: ModelEntry, turn: Turn) -> tuple[ModelInput, bytes]:
+    async def _question(self, model: ModelEntry, turn: Turn, of_team: bool) -> tuple[ModelInput, bytes]:
         window, used = PromptWindow(model.limit, None), len(msgspec.json.encode(turn.input))
         room = window.room(used)
         before = window.stable(await turn.history(room)) if room else []
         if used > LARGE or len(before) > MANY:
-            return await trio.to_thread.run_sync(_prepared, model, turn.input, before)
-        return _prepared(model, turn.input, before)
+            return await trio.to_thread.run_sync(_prepared, model, turn.input, before, of_team)
+        return _prepared(model, turn.input, before, of_team)
 
     async def _run(
         self,
@@ -174,25 +175,31 @@ class _Said:
         return ToolCall(call=call, name=name, input=input_)
 
 
-def _prepared(model: ModelEntry, value: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
+def _prepared(
+    model: ModelEntry, value: Input, before: Sequence[Message], of_team: bool
+) -> tuple[ModelInput, bytes]:
     question = model_input(value, before, model.system)
-    data = msgspec.json.encode(_request(model, question))
+    data = msgspec.json.encode(_request(model, question, of_team))
     if len(data) > MAX_REQUEST:
         raise Fault("EMSGSIZE", f"the request to {model.name} is over {MAX_REQUEST >> 20} MiB; send less")
     return question, data
 
 
-def _request(model: ModelEntry, question: ModelInput) -> dict[str, Any]:
-    """Returns the fields of sdk.ModelRequest."""
-    return {
-        "messages": [_message(each) for each in question.said],
+def _request(model: ModelEntry, question: ModelInput, of_team: bool) -> dict[str, Any]:
+    """Returns the fields of sdk.ModelRequest; for a model of another machine, the prompt for its runner."""
+    fields = {
         "system": question.system,
         "tools": question.tools,
         "tool_choice": question.tool_choice,
         "schema": question.schema,
-        "parameters": model.default | question.parameters,
         "effort": question.effort or model.effort,
     }
+    parameters = model.default | question.parameters
+    if not of_team:
+        return {"messages": [_message(each) for each in question.said], "parameters": parameters, **fields}
+    messages = [input_of(each) for each in question.said]
+    given = {name: value for name, value in fields.items() if value not in (None, "", ())}
+    return parameters | {"messages": messages} | given
 
 
 def _message(prompt: PromptMessage) -> dict[str, Any]:

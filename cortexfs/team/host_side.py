@@ -89,13 +89,11 @@ class _InputWantedError(Exception):
 
 
 async def arguments_of(
-    side: HostSide, request: hostcalls.CallRequest | hostcalls.Converse, class_: str, schema: bytes
+    side: HostSide, request: hostcalls.CallRequest | hostcalls.Converse, schema: bytes
 ) -> list[bytes]:
     """Returns the arguments for the runner on the other machine."""
     if isinstance(request, hostcalls.Converse):
         return []
-    if class_ == "model":
-        return [_prompt(request.input or b"{}")]
     if not isinstance(request, hostcalls.ShownCallRequest):
         return [request.input or b"{}"] if request.args is None else request.args
     tool_schema = msgspec.json.decode(schema)
@@ -114,25 +112,3 @@ async def arguments_of(
 
 def _not_yet() -> bytes:
     raise _InputWantedError
-
-
-def _prompt(data: bytes) -> bytes:
-    """Returns the question to a model of a plugin (models/plugin_model.py) as the prompt of a runner."""
-    fields = json_object(data)
-    parameters = fields.pop("parameters", None) or {}
-    fields["messages"] = [_message(each) for each in fields["messages"]]
-    empty = [name for name, value in fields.items() if value in (None, "", [])]
-    return msgspec.json.encode(parameters | {name: fields[name] for name in fields if name not in empty})
-
-
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    content = [{"type": "text", "text": message["text"]}] if message["text"] else []
-    for media in message["media"]:
-        source = ("url",) if media.get("url") else ("media_type", "data")
-        content.append({"type": media["kind"], **{name: media[name] for name in (*source, "name")}})
-    fields: dict[str, Any] = {"role": message["role"], "content": content}
-    if message["calls"]:
-        fields["tool_calls"] = message["calls"]
-    if message["role"] == "tool":
-        fields |= {"call": message["call"], "is_error": message["is_error"]}
-    return fields

@@ -75,7 +75,7 @@ class Outgoing:
         if request is None:
             return
         targets = self._pools.choose(opening.machine, opening.class_, opening.name)
-        arguments = await arguments_of(side, request, opening.class_, targets[0].schema)
+        arguments = await arguments_of(side, request, targets[0].schema)
         if isinstance(request, hostcalls.Converse):
             talks, environment = True, {}
         else:

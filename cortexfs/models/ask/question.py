@@ -304,3 +304,20 @@ def remembered(message: Message) -> PromptMessage | None:
     if message.role not in ("user", "assistant") or not text.strip():
         return None
     return PromptMessage(message.role, (PromptText(text),))  # type: ignore[arg-type]
+
+
+def input_of(message: PromptMessage) -> dict[str, Any]:
+    """Returns a message in the form of a model's input."""
+    form: dict[str, Any] = {"role": message.role, "content": [_input_part(part) for part in message.parts]}
+    if message.calls:
+        form["tool_calls"] = [msgspec.to_builtins(call) for call in message.calls]
+    if message.role == "tool":
+        form |= {"call": message.call, "is_error": message.is_error}
+    return form
+
+
+def _input_part(part: Part) -> dict[str, Any]:
+    if isinstance(part, PromptText):
+        return {"type": "text", "text": part.text}
+    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
+    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}
