@@ -209,7 +209,7 @@ class TeamSessions:
             for over, faults in self._takes.values():
                 faults.append(Fault("EHOSTDOWN", self._problem))
                 over.set()
-            await channel.aclose()
+            channel.close()
 
     async def _hear(self, item: ToDaemon, channel: SessionChannel) -> None:
         match item:

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ class Directory:
         self._seed = member.seed
         self._facts_changed = facts_changed
         self._changed = changed
-        self._machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
+        self.machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
         self.facts = places.read_facts()
         self._incarnations: dict[str, bytes] = {}
         self._stamps: dict[str, int] = {}
@@ -64,12 +64,8 @@ class Directory:
         # Called when another machine has changed an entry of this one.
         self.disturbed: Callable[[], None] = lambda: None
 
-    @property
-    def machines(self) -> Mapping[str, keys.MachineToken]:
-        return self._machines
-
     def key_of(self, machine: str) -> bytes:
-        found = self._machines.get(machine)
+        found = self.machines.get(machine)
         if found is None:
             raise Fault("EPROTO", f"there is no machine {machine} in the team")
         return found.public
@@ -181,9 +177,9 @@ class Directory:
             except OSError as problem:  # a full disk, for example; the team goes on
                 log.warning("the facts of the team cannot be saved: %s", problem)
             self._facts_changed(self.facts)
-        gone = {*self.facts.removed} & {*self._machines}
+        gone = {*self.facts.removed} & {*self.machines}
         for machine in gone:
-            del self._machines[machine]
+            del self.machines[machine]
         for subject in [subject for subject, object_ in self.objects.items() if object_.machine in gone]:
             self._drop(subject)
 
@@ -193,9 +189,9 @@ class Directory:
             raise Fault("EPROTO", f"the token is that of {record.name}")
         if machine in self.facts.removed:
             raise Fault("EPROTO", "it has been removed from the team")
-        known = self._machines.get(machine)
+        known = self.machines.get(machine)
         if known is None or record.issued >= known.issued:
-            self._machines[machine] = record
+            self.machines[machine] = record
 
 
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:

@@ -1,6 +1,6 @@
 """The messages between a daemon and its link about sessions of the team, and the line that names an owner.
 
-They go over a stream of their own, each with its length before it. The daemon has the logs; the link has the
+They go over a stream of their own, as messages of core/wire.py. The daemon has the logs; the link has the
 team's stream. Neither sends data that the other can read itself: of a log that is to be stored, the link gets
 only the length.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import socket
-import struct
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -21,15 +21,18 @@ from typing import Any, TypeAlias
 import msgspec
 import trio
 
+from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import receive, send
 from cortexfs.team import messages
 
 OWNER = b'{"type":"owner"'
 PIECE = 512 << 10  # bytes of a log in one message, unless one line is longer
 MOST = MAX_LINE + PIECE
-_LENGTH = struct.Struct("<I")
+_MESSAGE = 0  # the only kind on this stream
 _ID = re.compile(rb'"id":"([1-9][0-9]{0,17})"')
 
 
@@ -145,43 +148,37 @@ class SessionChannel:
 
     def __init__(self, end: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> None:
         end.setblocking(False)
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
+        self._end = end
         self._decoder = decoder
+        self._splitter = wire.Splitter(2 * MOST)
+        self._waiting: deque[tuple[int, bytes]] = deque()
         self._say, self._packets = trio.open_memory_channel[bytes](math.inf)
 
     def tell(self, message: FromDaemon | ToDaemon) -> None:
-        data = _pack(message)
-        self._say.send_nowait(_LENGTH.pack(len(data)) + data)
+        self._say.send_nowait(wire.message(_MESSAGE, _pack(message)))
 
     async def send(self) -> None:
         """Send until the other end is gone, which `receive` reports."""
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(OSError):
             async for data in self._packets:
-                await self._stream.send_all(data)
+                await send(self._end, data)
 
     async def receive(self) -> Any:
         """Returns the next message, or None when the other end is gone."""
-        head = await self._exactly(_LENGTH.size)
-        if not head:
-            return None
-        (size,) = _LENGTH.unpack(head)
-        if size > 2 * MOST:
-            raise Fault("EPROTO", "a message about a session is over the limit")
-        return messages.decoded(self._decoder, await self._exactly(size), "a session's message is not valid")
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            try:
+                data = await receive(self._end)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._waiting += self._splitter.feed(data)
+        _, data = self._waiting.popleft()
+        return messages.decoded(self._decoder, data, "a session's message is not valid")
 
-    async def _exactly(self, size: int) -> bytes:
-        buffer = bytearray()
-        try:
-            while len(buffer) < size:
-                if not (data := await self._stream.receive_some(size - len(buffer))):
-                    return b""
-                buffer += data
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
-        return bytes(buffer)
-
-    async def aclose(self) -> None:
-        await trio.aclose_forcefully(self._stream)
+    def close(self) -> None:
+        safe_sockets.close(self._end)
 
 
 def owner_of(line: bytes) -> OwnerLine | None:
