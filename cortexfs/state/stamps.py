@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 def of_file(path: str) -> str:
@@ -34,3 +38,20 @@ def of_folder(folder: str | Path) -> str:
     walked = os.walk(folder)
     below = (f"{above}/{name}" for above, folders, files in walked for name in sorted(folders + files))
     return of_files((folder, *below))
+
+
+class ReadFile(Generic[T]):
+    """A file's value, read again when the file has changed. Threads may share it: each sees a whole value."""
+
+    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+        self._path = path
+        self._read = read
+        self._known: tuple[str, T] | None = None
+
+    def value(self) -> T:
+        known, stamp = self._known, ""
+        with suppress(OSError):  # it is missing, which is a state of it, too
+            stamp = of_file(str(self._path))
+        if known is None or known[0] != stamp:
+            known = self._known = stamp, self._read()
+        return known[1]

@@ -13,16 +13,14 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from cortexfs.core.errors import Fault
 from cortexfs.state import believed
+from cortexfs.state.stamps import ReadFile
 from cortexfs.team.places import Export, TeamPlaces
-
-T = TypeVar("T")
 
 _WHO = re.compile(r"[^\s@=#]{1,64}@[^\s@=#]{1,31}")
 _MAX_MAP = 1 << 20
@@ -67,27 +65,12 @@ def of_map(path: Path) -> list[tuple[str, str]]:
     return [] if data is None else parse(data.decode(errors="replace"), str(path))
 
 
-class _ReadFile(Generic[T]):
-    """A file's value, read again when the file has changed. Threads may share it: each sees a whole value."""
-
-    def __init__(self, path: Path, read: Callable[[], T]) -> None:
-        self._path = path
-        self._read = read
-        self._known: tuple[object, T] | None = None
-
-    def value(self) -> T:
-        known, stamp = self._known, _stamp(self._path)
-        if known is None or known[0] != stamp:
-            known = self._known = stamp, self._read()
-        return known[1]
-
-
 class Mapping:
     """The present exports and map. A map that cannot be read fails the calls that need it."""
 
     def __init__(self, places: TeamPlaces) -> None:
-        self._exports = _ReadFile(places.exports, places.read_exports)
-        self._map = _ReadFile(places.map, partial(of_map, places.map))
+        self._exports = ReadFile(places.exports, places.read_exports)
+        self._map = ReadFile(places.map, partial(of_map, places.map))
 
     @property
     def exports(self) -> Sequence[Export]:
@@ -116,11 +99,3 @@ class Mapping:
         if here := export.as_user or self.user(user, machine):
             return here
         raise Fault("EACCES", f"the team.map of that machine names no user for {user}@{machine}")
-
-
-def _stamp(path: Path) -> object:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

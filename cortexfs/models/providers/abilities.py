@@ -25,6 +25,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.models.providers.listing import BASIC, MAX_LIMIT, NATIVE, ListedModel, ProviderModel, offers
 from cortexfs.models.providers.provider import Provider
 from cortexfs.state import believed, whole_files
+from cortexfs.state.stamps import ReadFile
 
 FILE = "abilities.json"
 MAX_SOURCE = 96 << 20  # a wheel of litellm has 42 MiB
@@ -83,20 +84,17 @@ class KeptAbilities:
 
     def __init__(self, state: Path) -> None:
         self._path = state / FILE
-        self._stamp: tuple[int, ...] = ()
-        self._table = AbilityTable()
+        self._file = ReadFile(self._path, self._read)
 
     def table(self) -> AbilityTable:
         """Returns the table, or an empty table if the file cannot be read: a command can renew it."""
         try:
-            stat = self._path.stat()
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if stamp != self._stamp:
-                self._table = msgspec.json.decode(believed.read(self._path, MAX_TABLE), type=AbilityTable)
-                self._stamp = stamp
+            return self._file.value()
         except (OSError, Fault, *UNREADABLE):
-            self._stamp, self._table = (), AbilityTable()
-        return self._table
+            return AbilityTable()
+
+    def _read(self) -> AbilityTable:
+        return msgspec.json.decode(believed.read(self._path, MAX_TABLE), type=AbilityTable)
 
     def keep(self, table: AbilityTable) -> None:
         whole_files.replace(self._path, [msgspec.json.encode(table)], 0o644)
