@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from cortexfs.agents import defaults
 from cortexfs.core import names, value_formats
-from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
@@ -148,25 +148,23 @@ def put(state: Path, record: AgentRecord, home: int | None = None) -> None:
     """Keep the record of a new agent. Raises EEXIST if there is an agent of that name."""
     check(record)
     path = _path(state, names.check_new(record.name), home)
-    try:
-        with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
-            whole_files.create(folder / path.name, [locked_store.json(record)], 0o600)
-    except FileExistsError:
-        raise Fault("EEXIST", f"an agent {record.name} exists already; choose another name") from None
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
+    with os_faults(f"{path} cannot be written"):
+        try:
+            with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
+                whole_files.create(folder / path.name, [locked_store.json(record)], 0o600)
+        except FileExistsError:
+            raise Fault("EEXIST", f"an agent {record.name} exists already; choose another name") from None
 
 
 def remove(state: Path, name: str, home: int | None = None) -> None:
     path = _path(state, name, home)
-    try:
-        with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
-            (folder / path.name).unlink()
-            whole_files.sync(folder)
-    except FileNotFoundError:
-        raise Fault("ENOENT", f"there is no agent {name}; see: ctx agent list") from None
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be removed: {problem.strerror}") from None
+    with os_faults(f"{path} cannot be removed"):
+        try:
+            with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
+                (folder / path.name).unlink()
+                whole_files.sync(folder)
+        except FileNotFoundError:
+            raise Fault("ENOENT", f"there is no agent {name}; see: ctx agent list") from None
 
 
 def holders(state: Path, name: str) -> list[int]:

@@ -96,7 +96,7 @@ class HookEvents:
             if self._nursery is None or len(own) >= MAX_QUEUES:
                 self.dropped += 1
                 return
-            queue = self._queues[key] = _Queue(self._hooks.outlast(site))
+            queue = self._queues[key] = _Queue(self._hooks.people.outlast(site.identity, site.stream))
             self._nursery.start_soon(self._deliver, key, queue)
         if len(queue.waiting) < MAX_EVENTS and sum(each.size for each in own) + len(event) <= MAX_BYTES:
             queue.is_full = False

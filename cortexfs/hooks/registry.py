@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class Hooks:
         self.plugins: tuple[hostcalls.Plugin, ...] = ()
         self.words: frozenset[str] = frozenset()  # of all plugins
         self.of_tools = False  # whether any hook is about calls of tools
+        self.people = pool.people
         self._pool = pool
         self._by_word: dict[str, tuple[hostcalls.Plugin, ...]] = {}
 
@@ -87,14 +88,6 @@ class Hooks:
         if call.fault is not None:
             raise Fault(call.fault.code, call.fault.message.replace("the tool", "the plugin", 1))
         return bytes(answer)
-
-    def outlast(self, site: Site) -> Callable[[], None]:
-        """Let hosts start for this person, present or not, until the returned function is called."""
-        return self._pool.people.outlast(site.identity, site.stream)
-
-    async def met(self, identity: hostcalls.Identity) -> None:
-        """Read this person's powers while the person is connected, for hosts that start later."""
-        await self._pool.people.met(identity)
 
     async def follow(self, words: Iterable[str], site: Site) -> None:
         """Start the hosts of plugins with these hooks now if the caller is in a container: the caller may be

@@ -54,7 +54,7 @@ class Turns:
 
         async def answer(turn: Turn) -> None:
             site, tokens = _site(turn.who), [0, 0]
-            await self._hooks.met(site.identity)
+            await self._hooks.people.met(site.identity)
             self._events.tell("llm:pre-call", site, provider=provider, model=model)
 
             def hear(frame: Frame) -> None:
@@ -77,7 +77,7 @@ class Turns:
         async def answer(turn: Turn) -> None:
             caller, response = turn.who, [""]
             about = {"sessionId": caller.session, "turnId": caller.run}
-            await self._hooks.met(caller.identity)
+            await self._hooks.people.met(caller.identity)
             self._events.tell("agent:turn-start", _site(caller), **about)
 
             def hear(frame: Frame) -> None:
@@ -95,7 +95,7 @@ class Turns:
         """Remember the person of a session's message. `is_new` is True for the first message of all."""
         if self._hooks.words.isdisjoint(SESSIONS) or identity.unheard or address in self._sessions:
             return
-        self._sessions[address] = _Known(address.session, identity, self._hooks.outlast(Site(identity)))
+        self._sessions[address] = _Known(address.session, identity, self._hooks.people.outlast(identity))
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)[1].let_go()
         if is_new:

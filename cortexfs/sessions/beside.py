@@ -30,15 +30,6 @@ SHARE = 128  # logs in a pass, for which readers of the files beside them wait
 PAUSE = 0.05  # seconds; runs that end together share a pass
 
 
-class _Pass:
-    """The facts about one log for a thread, and the outcome."""
-
-    def __init__(self, log: FileLog) -> None:
-        self.log = log
-        self.facts: DerivedFacts = log.visible_facts
-        self.error: OSError | None = None
-
-
 class Beside:
     """The files beside all logs."""
 
@@ -116,28 +107,29 @@ class Beside:
     async def _derive(self, logs: Sequence[FileLog]) -> None:
         for log in logs:
             self._stale.pop(log, None)
-        passes = [_Pass(log) for log in logs if log.is_made and not log.ended]
+        facts = [(log, log.visible_facts) for log in logs if log.is_made and not log.ended]
         self._renewed = logs
-        await trio.to_thread.run_sync(self._make_all, passes, limiter=self._threads)
+        errors = await trio.to_thread.run_sync(self._make_all, facts, limiter=self._threads)
         self._renewed = ()
-        for each in passes:
-            if each.error:
-                self._report(each.log.address, f"the files made from the log are out of date: {each.error}")
+        for log, error in errors.items():
+            self._report(log.address, f"the files made from the log are out of date: {error}")
 
-    def _make_all(self, passes: list[_Pass]) -> None:
-        for each in passes:
+    def _make_all(self, facts: list[tuple[FileLog, DerivedFacts]]) -> dict[FileLog, OSError]:
+        """Returns the errors."""
+        errors: dict[FileLog, OSError] = {}
+        for log, each in facts:
             try:
-                self._make(each)
+                self._make(log, each)
             except OSError as error:
-                each.error = bare(error)
-        if passes:
+                errors[log] = bare(error)
+        if facts:
             try:
                 self.indexes.write()
             except OSError as error:
-                passes[-1].error = bare(error)
+                errors[facts[-1][0]] = bare(error)
+        return errors
 
-    def _make(self, each: _Pass) -> None:
-        log, facts = each.log, each.facts
+    def _make(self, log: FileLog, facts: DerivedFacts) -> None:
         with self._descriptors.using(log.path) as descriptor:
             start, log.derived = log.derived, 0  # if this fails half-way, the next pass begins anew
             try:

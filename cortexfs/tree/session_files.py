@@ -22,7 +22,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import trio
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree.session_places import PlaceKind, SessionPlace
 from cortexfs.tree import session_disk
 from cortexfs.tree.open_files import OpenFile
@@ -51,10 +51,8 @@ class SessionDisk:
         self._threads = trio.CapacityLimiter(THREADS)
 
     async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with os_faults("the sessions' disk"):
             return await trio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
-        except OSError as error:
-            raise Fault(code_of(error.errno), f"the sessions' disk: {error.strerror}") from None
 
     async def open(self, place: SessionPlace, state: Callable[[], SessionFileState]) -> OpenFile:
         if place.kind in (PlaceKind.RUNS, PlaceKind.USAGE):

@@ -23,7 +23,7 @@ from pathlib import Path
 import trio
 from pyfuse3 import EntryAttributes
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree import session_places
 from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import Attributes, Keep
@@ -306,10 +306,8 @@ class Spaces:
         return place
 
     async def _remove(self, place: SessionPlace) -> None:
-        try:
+        with os_faults(f"{place.name} cannot be removed"):
             await self._source.discard(lambda: session_disk.remove(self._roots, place))
-        except OSError as error:
-            raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error.strerror}") from None
 
     async def _end(self, log: SessionPlace) -> None:
         assert log.session
