@@ -41,7 +41,7 @@ from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 from cortexfs.models.ask import question as asking
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, input_of, model_input
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, model_input
 from cortexfs.models.drivers import answered
 from cortexfs.models.providers.listing import NATIVE
 
@@ -222,7 +222,7 @@ class _Run:
             # A small model that repeats a call would go on so: its next reply can only be an answer.
             request["schema"] = text_protocol.schema(() if self._budget.repeated else tools, self._plain)
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
-        request["messages"] = [input_of(each) for each in messages]
+        request["messages"] = [msgspec.to_builtins(each) for each in messages]
         return request
 
     # Calls.

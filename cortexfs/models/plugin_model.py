@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import trio
+from msgspec.structs import asdict
 
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
@@ -27,7 +28,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import ModelEntry, NoAnswer, model_of
-from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, input_of, model_input
+from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, model_input
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.pool.call import HostCall
@@ -197,16 +198,15 @@ def _request(model: ModelEntry, question: ModelInput, of_team: bool) -> dict[str
     parameters = model.default | question.parameters
     if not of_team:
         return {"messages": [_message(each) for each in question.said], "parameters": parameters, **fields}
-    messages = [input_of(each) for each in question.said]
     given = {name: value for name, value in fields.items() if value not in (None, "", ())}
-    return parameters | {"messages": messages} | given
+    return parameters | {"messages": question.said} | given
 
 
 def _message(prompt: PromptMessage) -> dict[str, Any]:
     return {
         "role": prompt.role,
         "text": prompt.text,
-        "media": [part for part in prompt.parts if isinstance(part, PromptMedia)],
+        "media": [asdict(part) for part in prompt.parts if isinstance(part, PromptMedia)],
         "calls": prompt.calls,
         "call": prompt.call,
         "is_error": prompt.is_error,

@@ -4,6 +4,8 @@
                  {"type":"image","media_type":"image/png","data":"iVBOR..."}]}],
      "system":"be terse", "schema":{...}, "tools":[{"name","description","schema"}], "temperature":0}
 
+The structs of messages have this form in JSON, too, so that an agent's messages are an input for its model.
+
 Rules: a wrong field is EINVAL with its path. Images and files come as base64 or as a URL for the provider
 to read: no code here touches a file. An unknown field is a parameter, and is passed on unchanged.
 This file must never know the format of a provider's requests.
@@ -33,11 +35,11 @@ _DATA_URL = re.compile(r"data:([A-Za-z0-9.+/-]+)?(?:;[A-Za-z0-9=-]+)*;base64,")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 
 
-class PromptText(msgspec.Struct, frozen=True):
+class PromptText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     text: str
 
 
-class PromptMedia(msgspec.Struct, frozen=True):
+class PromptMedia(msgspec.Struct, frozen=True, omit_defaults=True, rename={"kind": "type"}):
     """An image or a file: base64, or a URL."""
 
     kind: Literal["image", "file"]
@@ -65,7 +67,9 @@ class PastCall(msgspec.Struct, frozen=True):
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class PromptMessage(msgspec.Struct, frozen=True):
+class PromptMessage(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename={"parts": "content", "calls": "tool_calls"}
+):
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
     calls: tuple[PastCall, ...] = ()  # of an assistant's message
@@ -304,20 +308,3 @@ def remembered(message: Message) -> PromptMessage | None:
     if message.role not in ("user", "assistant") or not text.strip():
         return None
     return PromptMessage(message.role, (PromptText(text),))  # type: ignore[arg-type]
-
-
-def input_of(message: PromptMessage) -> dict[str, Any]:
-    """Returns a message in the form of a model's input."""
-    form: dict[str, Any] = {"role": message.role, "content": [_input_part(part) for part in message.parts]}
-    if message.calls:
-        form["tool_calls"] = [msgspec.to_builtins(call) for call in message.calls]
-    if message.role == "tool":
-        form |= {"call": message.call, "is_error": message.is_error}
-    return form
-
-
-def _input_part(part: Part) -> dict[str, Any]:
-    if isinstance(part, PromptText):
-        return {"type": "text", "text": part.text}
-    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
-    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}

@@ -218,6 +218,6 @@ def _size(value: object) -> int:
         return len(value)
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return sum(map(_size, value))
     return 8
