@@ -322,7 +322,7 @@ class Daemon:
                     await self._drain()
                     calls_.cancel_scope.cancel()
             await self.middleware.events.end(self.pool.live)
-            await self.drivers.close()
+            await self.drivers.apply({})
             await self.engines.end()
             services.cancel_scope.cancel()
 

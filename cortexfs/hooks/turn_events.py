@@ -13,8 +13,9 @@ This file must never know what a driver does.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
 
 from cortexfs.core.frames import Frame, Message, Usage
 from cortexfs.core.hooks import MAX_HEARD
@@ -29,8 +30,6 @@ MAX_SESSIONS = 10_000  # whose first person is remembered for session:end
 MODELS = ("llm:pre-call", "llm:post-call")
 AGENTS = ("agent:turn-start", "agent:turn-end")
 SESSIONS = ("session:start", "session:end")
-
-_Hear: TypeAlias = Callable[[Frame], None]
 
 
 class _Known(NamedTuple):
@@ -48,48 +47,35 @@ class Turns:
         self._sessions: OrderedDict[Address, _Known] = OrderedDict()
 
     def model(self, object_: Object, driver: Driver) -> Driver:
-        if self._hooks.words.isdisjoint(MODELS):
-            return driver
         provider, _, model = object_.name.partition("/")
 
         async def answer(turn: Turn) -> None:
-            site, tokens = _site(turn.who), [0, 0]
-            await self._hooks.people.met(site.identity)
-            self._events.tell("llm:pre-call", site, provider=provider, model=model)
+            heard, about = _Overheard(turn), {"provider": provider, "model": model}
+            async with self._told(MODELS, turn.who, about, heard.tokens):
+                await driver(cast(Turn, heard))
 
-            def hear(frame: Frame) -> None:
-                if isinstance(frame, Usage):
-                    tokens[0] += frame.input_tokens
-                    tokens[1] += frame.output_tokens
-
-            try:
-                await driver(cast(Turn, _Overheard(turn, hear)))
-            finally:
-                usage = {"tokensIn": tokens[0], "tokensOut": tokens[1]}
-                self._events.tell("llm:post-call", site, provider=provider, model=model, **usage)
-
-        return answer
+        return driver if self._hooks.words.isdisjoint(MODELS) else answer
 
     def agent(self, driver: Driver) -> Driver:
-        if self._hooks.words.isdisjoint(AGENTS):
-            return driver
-
         async def answer(turn: Turn) -> None:
-            caller, response = turn.who, [""]
-            about = {"sessionId": caller.session, "turnId": caller.run}
-            await self._hooks.people.met(caller.identity)
-            self._events.tell("agent:turn-start", _site(caller), **about)
+            heard, about = _Overheard(turn), {"sessionId": turn.who.session, "turnId": turn.who.run}
+            async with self._told(AGENTS, turn.who, about, heard.response):
+                await driver(cast(Turn, heard))
 
-            def hear(frame: Frame) -> None:
-                if isinstance(frame, Message):
-                    response[0] = "".join(part.text for part in frame.content)[:MAX_HEARD]
+        return driver if self._hooks.words.isdisjoint(AGENTS) else answer
 
-            try:
-                await driver(cast(Turn, _Overheard(turn, hear)))
-            finally:
-                self._events.tell("agent:turn-end", _site(caller), **about, response=response[0])
-
-        return answer
+    @asynccontextmanager
+    async def _told(
+        self, types: tuple[str, str], caller: Who, about: dict[str, str], more: Callable[[], dict[str, Any]]
+    ) -> AsyncIterator[None]:
+        """Send the first event before the body of the context, and the second after it, with `more` then."""
+        site = Site(caller.identity, caller.session, caller.run)
+        await self._hooks.people.met(caller.identity)
+        self._events.tell(types[0], site, **about)
+        try:
+            yield
+        finally:
+            self._events.tell(types[1], site, **about, **more())
 
     def talked(self, address: Address, identity: Identity, is_new: bool) -> None:
         """Remember the person of a session's message. `is_new` is True for the first message of all."""
@@ -108,21 +94,28 @@ class Turns:
             known.let_go()
 
 
-def _site(caller: Who) -> Site:
-    return Site(caller.identity, caller.session, caller.run)
-
-
 class _Overheard:
-    """A turn whose frames `hear` gets too."""
+    """A turn that keeps what the events are to tell of its frames."""
 
-    def __init__(self, turn: Turn, hear: _Hear) -> None:
+    def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._hear = hear
+        self._tokens = [0, 0]
+        self._response = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._turn, name)
 
     async def say(self, *frames: Frame) -> None:
         for frame in frames:
-            self._hear(frame)
+            if isinstance(frame, Usage):
+                self._tokens[0] += frame.input_tokens
+                self._tokens[1] += frame.output_tokens
+            elif isinstance(frame, Message):
+                self._response = "".join(part.text for part in frame.content)[:MAX_HEARD]
         await self._turn.say(*frames)
+
+    def tokens(self) -> dict[str, Any]:
+        return {"tokensIn": self._tokens[0], "tokensOut": self._tokens[1]}
+
+    def response(self) -> dict[str, Any]:
+        return {"response": self._response}

@@ -91,9 +91,6 @@ class Drivers:
         self._sources = sources
         self._clients.forget()
 
-    async def close(self) -> None:
-        self._clients.forget()
-
     def of(self, key: Key) -> Driver:
         """Returns the driver that answers in an object's sessions now."""
         object_ = self._find(key)

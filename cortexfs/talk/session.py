@@ -9,7 +9,7 @@ This file must never know which sessions there are, nor lines or sockets.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -84,10 +84,6 @@ class PendingApproval:
         self.verdict: Verdict | None = None
         self.settled = trio.Event()
         self.is_said = False  # before, its session does not know it, and it cannot be decided
-
-    def settle(self, verdict: Verdict) -> None:
-        self.verdict = self.verdict or verdict
-        self.settled.set()
 
 
 class LiveSession:
@@ -167,7 +163,8 @@ class LiveSession:
         take = self.session.approve if key.kind == APPROVAL else self.session.answer
         take(key.run, key.id)
         if question := self.questions.get(key):
-            question.settle(verdict)
+            question.verdict = question.verdict or verdict
+            question.settled.set()
 
     def deny_unheard(self, why: str = LEFT) -> None:
         """Deny the questions that no follower can decide: all who could have left, or send no more."""
@@ -316,22 +313,20 @@ class SessionTurn:
         await self._live.log.durable(self._live.session.next - 1)
 
     async def ask(self, approval: Approval) -> Verdict:
-        session, run, call = self._live.session, self._id, approval.call
-        if call in session.runs[run].asked:
-            raise Fault("EPROTO", f"the run asked about the call {call!r} before; each call needs a new id")
-        verdict = await self._decided(QuestionKey(run, APPROVAL, call), approval)
+        key = QuestionKey(self._id, APPROVAL, approval.call)
+        verdict = await self._decided(key, approval, self._live.session.runs[self._id].asked)
         await self.say(decided(approval, verdict))
         return verdict
 
     async def question(self, question: Question) -> Verdict:
-        session, run, id_ = self._live.session, self._id, question.question
-        if id_ in session.runs[run].questions:
-            raise Fault("EPROTO", f"the run asked the question {id_!r} before; each question needs a new id")
-        verdict = await self._decided(QuestionKey(run, ANSWER, id_), question)
+        key = QuestionKey(self._id, ANSWER, question.question)
+        verdict = await self._decided(key, question, self._live.session.runs[self._id].questions)
         await self.say(answer_told(question, verdict))
         return verdict
 
-    async def _decided(self, key: QuestionKey, question: Frame) -> Verdict:
+    async def _decided(self, key: QuestionKey, question: Frame, before: Collection[str]) -> Verdict:
+        if key.id in before:
+            raise Fault("EPROTO", f"the run has asked for this {key.kind} before, {key.id!r}; use a new id")
         live = self._live
         live.questions[key] = PendingApproval(self.uid)
         try:

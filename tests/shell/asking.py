@@ -136,7 +136,7 @@ async def world(*answers: Sequence[Move], **extra: Any) -> AsyncIterator[tuple[W
         try:
             yield made, provider
         finally:
-            await made.drivers.close()
+            await made.drivers.apply({})
 
 
 def message(role: str, text: str, id_: int = 1) -> Message:

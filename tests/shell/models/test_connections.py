@@ -246,7 +246,7 @@ async def test_over_tls(answer: Callable[..., list[Move]], trusted: Certificates
             assert turn.output == "ab"
         assert len(provider.requests) == 2
         assert provider.connections == (2 if answer is chat else 1)
-        await made.drivers.close()
+        await made.drivers.apply({})
 
 
 async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates) -> None:  # noqa: F811

@@ -371,7 +371,7 @@ async def test_a_server_that_does_not_take_connections() -> None:
         made = World(RetryTerms(tries=1))
         await made.add(model(), f"http://127.0.0.1:{listener.getsockname()[1]}/v1", connect=0.05)
         _, fault = await made.ask("hi")
-        await made.drivers.close()
+        await made.drivers.apply({})
     assert fault is not None
     assert fault.code == "EHOSTDOWN"
     assert "did not answer in time" in fault.message
