@@ -109,7 +109,7 @@ class HostCall:
         self._let_go = False
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                if not await begins(host, call, host_end, bool(rest), never):
+                if not await begins(host, call, host_end, bool(rest), lambda: False):
                     self._let_go = True
                     return call.dup()
                 await send(call, rest.tobytes())
@@ -244,10 +244,6 @@ def _is_unread(host_end: socket.socket) -> bool:
         return bool(host_end.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
     except OSError:
         return False
-
-
-def never() -> bool:
-    return False
 
 
 async def let_go(call: socket.socket) -> bool:

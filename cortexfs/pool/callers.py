@@ -214,12 +214,6 @@ class Look:
         except OSError as error:
             self._peer = gone_fault(error)
 
-    def __enter__(self) -> Look:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._question:
             self._looker.forget(self._question)

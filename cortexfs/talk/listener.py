@@ -188,7 +188,7 @@ class Sockets:
 
     async def _admitted(self, stream: socket.socket) -> Caller:
         """Returns the caller. A process under a label is kept out of its user's sessions (abi.md 7.3)."""
-        with Look(self._pool.looker, stream, self._sandboxed) as look:
+        with contextlib.closing(Look(self._pool.looker, stream, self._sandboxed)) as look:
             caller = await look.caller()
         if caller.identity.label or caller.identity.script is not None:
             with caller:

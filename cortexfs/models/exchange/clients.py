@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,11 +40,6 @@ _CHAT = "/chat/completions"
 _TARGETS = {"openai.responses": "/responses", ANTHROPIC: "/v1/messages"}
 
 
-class _Idle(NamedTuple):
-    connection: HttpConnection
-    since: float
-
-
 # Connects to the address of an endpoint within some seconds. Raises Lost.
 Connect: TypeAlias = Callable[["ServerAddress", Endpoint, float], Awaitable["HttpConnection"]]
 
@@ -54,7 +49,7 @@ class Clients:
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect or _connected
-        self._idle: dict[ServerAddress, list[_Idle]] = {}
+        self._idle: dict[ServerAddress, list[tuple[HttpConnection, float]]] = {}  # since when each is idle
 
     @asynccontextmanager
     async def stream(
@@ -92,16 +87,16 @@ class Clients:
 
     def _keep(self, to: ServerAddress, response: HttpConnection) -> None:
         entries = self._idle.setdefault(to, [])
-        entries.append(_Idle(response, time.monotonic()))
+        entries.append((response, time.monotonic()))
         if len(entries) > KEPT:
-            entries.pop(0).connection.close()
+            entries.pop(0)[0].close()
 
     def forget(self) -> None:
         """Close all idle connections, as addresses and keys may have changed."""
         idle, self._idle = self._idle, {}
         for entries in idle.values():
-            for entry in entries:
-                entry.connection.close()
+            for connection, _ in entries:
+                connection.close()
 
 
 async def get(endpoint: Endpoint, target: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import cast
 
@@ -164,7 +164,7 @@ async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
             return question.answer
 
     weak = connected("setpriv", "--bounding-set=-all", "--inh-caps=-all", after=SHEDS)
-    with weak as sock, Look(cast(Looker, Late()), sock) as look, await look.caller() as caller:
+    with weak as sock, closing(Look(cast(Looker, Late()), sock)) as look, await look.caller() as caller:
         assert (caller.identity.uid, caller.identity.capabilities) == (0, 0)
 
 
