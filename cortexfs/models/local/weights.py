@@ -10,7 +10,6 @@ This file must never know how an engine runs.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 from collections.abc import Iterator
@@ -116,25 +115,12 @@ def name_of(facts: gguf.ModelFileFacts, path: Path) -> str:
 CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
 
 
-def _facts(path: Path) -> gguf.ModelFileFacts:
-    with suppress(OSError):  # the read below raises a better sentence
-        status = path.stat()
-        return _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns))
-    return gguf.facts(path, is_whole=False)
-
-
-@functools.lru_cache(maxsize=64)
-def _read(path: Path, stamp: tuple[int, ...]) -> gguf.ModelFileFacts:
-    """Returns a file's facts, cached until the file changes, as every reload calls this."""
-    return gguf.facts(path, is_whole=False)
-
-
 def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
     facts, context, registered = None, most, 0.0
     try:
         with suppress(FileNotFoundError):  # the carried model has no link
             believed.link(link)
-        facts = _facts(path)
+        facts = gguf.facts(path, is_whole=False)
         context = min(most, facts.context or most)
         registered = path.stat().st_mtime
     except (Fault, OSError) as problem:

@@ -188,8 +188,6 @@ def encode(provider: Provider) -> bytes:
 
 def declaration(model: DeclaredModel) -> str:
     """Returns a [[model]] table, which can be appended to each provider's file."""
-    fields = {key: value for key, value in msgspec.to_builtins(model).items() if value}
-    lines = tomltext.lines(
-        {key: value for key, value in fields.items() if (key, value) != ("effort", "auto")}
-    )
-    return "\n".join(["", "[[model]]", *lines]) + "\n"
+    fields = msgspec.to_builtins(model).items()
+    said = {key: value for key, value in fields if value and (key, value) != ("effort", "auto")}
+    return "\n".join(["", "[[model]]", *tomltext.lines(said)]) + "\n"
