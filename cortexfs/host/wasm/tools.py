@@ -1,10 +1,9 @@
 """WebAssembly plugins: tools that are functions of a module, by ABI version 1 of manifest.json.
 
-Main path: `tools` starts a `_Worker`, which compiles the module and asks for its tools. `WasmTool` passes a
-call to it. If no other call wants the instance, the call uses it in its own thread, and the worker's thread
-is the clock. It is shielded then, as a cancellation between two steps of the library's Python would break the
-library. Otherwise the worker's thread does the call, and the waiting caller is the clock. The clock ends a
-call by a tick of the engine's epoch.
+Main path: `tools` starts a `_Worker`, which compiles the module and asks for its tools. `WasmTool` waits for
+its turn, and then uses the instance in its own thread. It is shielded meanwhile, as a cancellation between
+two steps of the library's Python would break the library. The worker's thread is the clock: it ends a call by
+a tick of the engine's epoch.
 
 Rules: one thread at a time uses the library's objects (`_holding`). One instance holds the plugin's state,
 and calls take turns. After a trap, a deadline or a broken contract the next call gets a new one. The module
@@ -15,7 +14,6 @@ This file must never know how a call arrives, nor what a manifest looks like.
 from __future__ import annotations
 
 import os
-import queue
 import sqlite3
 import threading
 import time
@@ -37,7 +35,7 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam, input_schema
 from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import EARLY_SECONDS, aside, shielded
+from cortexfs.host.call.runtime import EARLY_SECONDS, STEP, apart, shielded
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.linux import syscalls
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothi
     from cortexfs.host.wasm.instance import Instance
 
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
-_LOOK_SECONDS = 0.2  # after so long the clock sees a call in its own thread; shorter than any timeout
+_LOOK_SECONDS = 0.2  # after so long the clock sees a call; shorter than any timeout
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -73,7 +71,9 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     worker = _Worker(plugin.name, declared)
     try:
         worker.start()
-        capabilities = worker.ask(worker.capabilities, declared.loading, None)
+        # In a thread of its own, where no cancellation strikes amid the library's Python.
+        ask = partial(worker.ask, worker.capabilities, declared.loading, sdk.MemoryRuntime())
+        capabilities = apart(ask)
         _workers.append(worker)
     except BaseException:  # such as a cancellation: it must leave no waiting thread
         worker.leave()
@@ -122,25 +122,19 @@ class WasmTool(sdk.Tool):
             raise sdk.ExecutionFailed(f"{self.name} answered text that is not UTF-8", "EPROTO") from None
 
 
-class _Job:
-    """The worker's task, and the place for its outcome."""
+class _Job(NamedTuple):
+    """A call's work on the instance."""
 
-    def __init__(self, work: Callable[[Instance], Any], turn: WasmTurn, seconds: float = 0.0) -> None:
-        self.work = work
-        self.turn = turn
-        self.seconds = seconds
-        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-
-class _Look(NamedTuple):
-    """Wakes the clock."""
+    work: Callable[[Instance], Any]
+    turn: WasmTurn
+    until: float
+    seconds: float  # that the call has, for the sentence about its end
 
 
 class _Worker(threading.Thread):
-    """The thread that owns the instance, and the clock of its calls.
+    """The plugin's instance, and the thread that opens it and then is the clock of its calls.
 
-    Its attributes are shared by three threads (the worker, the clock, a call in its own), so they are beside
-    the two locks that guard them.
+    Its attributes are shared by the clock and the calls, so they are beside the two locks that guard them.
     """
 
     def __init__(self, plugin: str, declared: WasmModule) -> None:
@@ -156,54 +150,36 @@ class _Worker(threading.Thread):
         self._declared = declared
         self._name = plugin
         self._code, self._hosts, self._instances = wasmcode, imports, wasminstance
-        self._jobs: queue.SimpleQueue[_Job | _Look | None] = queue.SimpleQueue()
         self._holding = threading.Lock()  # guards the instance, and all other objects of the library
-        self._holding.acquire()
+        self._holding.acquire()  # until the module is open
         self._turning = threading.Lock()  # guards the following
         self._current: _Job | None = None
-        self._until: float | None = None  # of a call in its own thread
-        self._was_used = False  # by such calls, since the clock's last look
-        self._sleeps = False  # the clock
-        self._serves = False  # the worker's thread has a job
+        self._called = threading.Event()  # wakes the clock
+        self._is_left = False
+        self._broken: BaseException | None = None  # why the module cannot be opened
         self._instance: Instance | None = None
 
-    # -- from other threads
+    # -- in threads of calls
 
-    def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
+    def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime) -> Any:
         """Returns the result of `work` on the instance, when it is this call's turn."""
-        job = _Job(work, self._hosts.WasmTurn(), seconds)
-        if runtime is not None:
-            runtime.on_cancel(partial(self.end, job, "ECANCELED"))
-            with shielded(runtime):
-                if self._holds(job, time.monotonic() + seconds):
-                    try:
-                        return self._run_turn(job)
-                    except BaseException as failed:  # the caller gets the failure, of whatever class
-                        raise self._failure(job, failed) from None
-                    finally:
-                        self._holding.release()
-        self._jobs.put(job)
-        try:
-            value, error = job.done.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            # A cancellation must not hit the thread that holds the lock.
-            aside(partial(self.end, job, "ETIMEDOUT"))
-            value, error = job.done.get()
-        if error is not None:
-            raise error
-        return value
+        job = _Job(work, self._hosts.WasmTurn(), time.monotonic() + seconds, seconds)
+        runtime.on_cancel(partial(self.end, job, "ECANCELED"))
+        with shielded(runtime):
+            self._await_turn(job)
+            try:
+                return self._run_turn(job)
+            except BaseException as failed:  # the caller gets the failure, of whatever class
+                raise self._failure(job, failed) from None
+            finally:
+                self._holding.release()
 
-    def _holds(self, job: _Job, until: float) -> bool:
-        """Returns True if this job may run at once, in this thread; then the clock runs."""
-        with self._turning:
-            others = self._serves or not self._jobs.empty()
-            if others or not self._holding.acquire(blocking=False):
-                return False
-            self._current, self._until, self._was_used = job, until, True
-            if self._sleeps:
-                self._sleeps = False
-                self._jobs.put(_Look())
-        return True
+    def _await_turn(self, job: _Job) -> None:
+        while not self._holding.acquire(timeout=min(STEP, _left(job))):
+            if not _left(job):
+                job.turn.end("ETIMEDOUT")
+            if job.turn.ended:
+                raise self._failure(job, self._hosts.CallAbandoned())
 
     def end(self, job: _Job, code: str) -> None:
         """End a job that was cancelled or is late."""
@@ -211,23 +187,19 @@ class _Worker(threading.Thread):
         with self._turning:
             if self._current is job:
                 self._engine.increment_epoch()
-            else:  # it waits, maybe long
-                job.done.put((None, self._failure(job, self._hosts.CallAbandoned())))
 
     def leave(self) -> None:
-        self._jobs.put(None)
+        self._is_left = True
+        self._called.set()
 
     def destroy(self) -> None:
         if self._instance is not None:
-            job = _Job(lambda instance: instance.destroy(), self._hosts.WasmTurn())
-            self._jobs.put(job)
-            with suppress(queue.Empty):
-                job.done.get(timeout=DESTROY_SECONDS)
+            with suppress(Fault, sdk.ExecutionFailed):
+                self.ask(lambda instance: instance.destroy(), DESTROY_SECONDS, sdk.MemoryRuntime())
 
     # -- in its own thread
 
     def run(self) -> None:
-        failure: BaseException | None = None
         try:
             syscalls.unshare(syscalls.CLONE_FS)  # directory and umask are not those of the call that began it
             os.chdir("/")
@@ -238,62 +210,42 @@ class _Worker(threading.Thread):
             self._module = self._code.compiled(self._engine, data, declared.cache)
             self._state = self._hosts.WasmState(declared.state, self._name)
             self._host = self._hosts.HostFunctions(self._name, declared, self._state)
-        except BaseException as error:  # no code above would report it; each job is answered with it
-            failure = error
-        else:
-            self._holding.release()
-        while (job := self._next()) is not None:
-            if failure is not None:
-                job.done.put((None, self._failure(job, failure)))
-                continue
-            self._serves = True
-            while not self._holding.acquire(timeout=self._timeout()):
-                self._look_at_the_clock()
-            try:
-                job.done.put((self._run_turn(job), None))
-            except BaseException as error:  # the thread must serve on; the job is answered with it
-                job.done.put((None, self._failure(job, error)))
-            finally:
-                self._holding.release()
-        if failure is None:
-            self._state.close()
+        except BaseException as error:  # no code above would report it; each call gets it
+            self._broken = error
+        self._holding.release()
+        self._watch()
+        if self._broken is None:
+            with self._holding:
+                self._drop()
+                self._state.close()
 
-    def _next(self) -> _Job | None:
-        """Returns the next job. Meanwhile this is the clock, which sleeps when there was no call to time."""
-        self._serves = False
-        while True:
-            with self._turning:
-                self._sleeps, self._was_used = not self._was_used and self._until is None, False
-            try:
-                job = self._jobs.get(timeout=None if self._sleeps else self._timeout())
-            except queue.Empty:
-                self._look_at_the_clock()
-                continue
-            if not isinstance(job, _Look):
-                return job
+    def _watch(self) -> None:
+        """Be the clock. While calls follow each other, it looks at them from time to time, and no call has to
+        wake it. It sleeps when there was none."""
+        while not self._is_left:
+            if (job := self._current) is None:
+                self._called.wait()
+                self._called.clear()
+            is_timed = job is not None and not job.turn.ended
+            time.sleep(min(_LOOK_SECONDS, _left(job)) if job and is_timed else _LOOK_SECONDS)
+            if job and is_timed and not _left(job):
+                self.end(job, "ETIMEDOUT")
 
-    def _timeout(self) -> float:
-        until = self._until
-        return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - time.monotonic()))
-
-    def _look_at_the_clock(self) -> None:
-        with self._turning:
-            job, until = self._current, self._until
-            if job is None or until is None or until > time.monotonic():
-                return
-            self._until = None
-        self.end(job, "ETIMEDOUT")
+    # -- a call's turn
 
     def _run_turn(self, job: _Job) -> Any:
+        if self._broken is not None:
+            raise self._broken
         with self._turning:
             self._current = job
+        self._called.set()
         try:
             if job.turn.ended:
                 raise self._hosts.CallAbandoned
             return self._run_job(job)
         finally:
             with self._turning:
-                self._current = self._until = None
+                self._current = None
             self._state.keep()
 
     def _run_job(self, job: _Job) -> Any:
@@ -346,6 +298,11 @@ class _Worker(threading.Thread):
         if capabilities.abi_version != self._instances.ABI:
             raise Fault("EPROTO", f"its capabilities are of ABI version {capabilities.abi_version}, not 1")
         return capabilities
+
+
+def _left(job: _Job) -> float:
+    """Returns the seconds that a job still has."""
+    return max(0.0, job.until - time.monotonic())
 
 
 def _trap(error: BaseException) -> str:
