@@ -4,7 +4,7 @@ A kind's function takes the facts about a plugin and returns the argument of its
 under the same name). Everything else (installing, copies, names, order, hot changes) is the same for all.
 
 Rules: everything that may differ between two loads of a plugin is in the loader's argument. So a plugin with
-another setting or capability is another plugin to the pool of hosts. A kind outside the table is refused.
+another setting or capability is another plugin to the pool of hosts.
 This file must never know how code runs, nor its callers.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import hooks
 from cortexfs.core.manifest import targets
+from cortexfs.core.manifest.targets import EsmModule, RpcEndpoint, WasmModule
 from cortexfs.core.manifestjson import capabilities, fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import REMOTE, EntryPoint, entry_of, files_of
@@ -28,59 +29,44 @@ from cortexfs.core.manifestjson.fields import JsonManifest, words_of
 from cortexfs.plugins.install.decisions import NOTHING, Chosen
 from cortexfs.plugins.package import targets as files
 
-
-class Given(NamedTuple):
-    """The facts about a plugin that is to be loaded."""
-
-    manifest: JsonManifest
-    place: Path  # the folder with a copy of its files, which everybody may read
-    entry: EntryPoint  # a relative one is below `place`
-    capabilities: Effective  # declared - denied + granted
-    settings: Mapping[str, Any]  # as they were set, or else their defaults
-    private: tuple[str, ...]  # networks without public addresses that it may connect to
-
-    @property
-    def file(self) -> Path:
-        """The entry point: a file of the plugin, or one that its installation fetched."""
-        within = files_of(self.entry) or (fetched.MODULE,)
-        paths = (path for path in within if (self.place / path).is_file())
-        return self.place / next(paths, within[-1])
+Grants: TypeAlias = tuple[str, ...]  # the effective capabilities: declared - denied + granted
+Config: TypeAlias = dict[str, Any]  # the settings as they were set, or else their defaults
+Networks: TypeAlias = tuple[str, ...]  # networks without public addresses that it may connect to
 
 
-class LoaderTarget(NamedTuple):
-    """The argument of a kind's loader (`hostcalls.Plugin.target`), and the facts for the daemon."""
-
-    target: str
-    hooks: tuple[str, ...] = ()
-    rights: tuple[hostcalls.Effect, ...] = ()
-
-
-def _esm(options: Given) -> LoaderTarget:
-    found = _fetched(options.place)
-    is_file = options.entry.form not in REMOTE
+def _esm(manifest: JsonManifest, place: Path, grants: Grants, config: Config, private: Networks) -> EsmModule:
+    found, entry = _fetched(place), _entry(manifest)
+    is_file = entry.form not in REMOTE
     if not is_file and not found:
-        sentence = f"its module is {options.entry.text}, which is fetched at the installation"
+        sentence = f"its module is {entry.text}, which is fetched at the installation"
         raise Fault("ENOENT", f"{sentence}; install it with: ctx plugin install")
-    module = files.esm(
-        os.path.normpath(options.file) if is_file else options.entry.text,
-        str(options.place),
-        capabilities=options.capabilities.capabilities,
-        config=dict(options.settings),
-        private=options.private,
-        events=options.manifest.events,
-        commands=options.manifest.cli_commands,
-        providers={provider.kind: provider.default_model for provider in options.manifest.config.providers},
-        labels={provider.kind: provider.label for provider in options.manifest.config.providers},
-        dry_runs=_dry_runs(options.manifest),
-        words=words_of(options.manifest),
+    return files.esm(
+        os.path.normpath(_file(entry, place)) if is_file else entry.text,
+        str(place),
+        capabilities=grants,
+        config=config,
+        private=private,
+        events=manifest.events,
+        commands=manifest.cli_commands,
+        providers={provider.kind: provider.default_model for provider in manifest.config.providers},
+        labels={provider.kind: provider.label for provider in manifest.config.providers},
+        dry_runs=_dry_runs(manifest),
+        words=words_of(manifest),
         fetched=found,
     )
-    grants = options.capabilities.capabilities
-    return LoaderTarget(
-        targets.target(module),
-        hooks=hooks(grants, options.manifest.events),
-        rights=capabilities.process_rights(grants),
-    )
+
+
+def _entry(manifest: JsonManifest) -> EntryPoint:
+    entry = entry_of(manifest.entry_point)
+    assert entry is not None  # the reader of manifests has checked it
+    return entry
+
+
+def _file(entry: EntryPoint, place: Path) -> Path:
+    """Returns the entry point: a file of the plugin, or one that its installation fetched."""
+    within = files_of(entry) or (fetched.MODULE,)
+    paths = (path for path in within if (place / path).is_file())
+    return place / next(paths, within[-1])
 
 
 def _fetched(place: Path) -> targets.FetchedPackages | None:
@@ -92,48 +78,45 @@ def _fetched(place: Path) -> targets.FetchedPackages | None:
     return targets.FetchedPackages(str(folder), registries)
 
 
-def _wasm(options: Given) -> LoaderTarget:
-    if not options.file.is_file():
-        sentence = f"its module is at {options.entry.text}, which is fetched at the installation"
+def _wasm(
+    manifest: JsonManifest, place: Path, grants: Grants, config: Config, private: Networks
+) -> WasmModule:
+    entry = _entry(manifest)
+    if not (file := _file(entry, place)).is_file():
+        sentence = f"its module is at {entry.text}, which is fetched at the installation"
         raise Fault("ENOENT", f"{sentence}; install it with: ctx plugin install")
-    module = files.wasm(
-        str(options.file),
-        capabilities=options.capabilities.capabilities,
-        config=dict(options.settings),
-        environment=targets.environment_of(options.manifest.name, os.environ),
-        private=options.private,
-        dry_runs=_dry_runs(options.manifest),
-        words=words_of(options.manifest),
+    return files.wasm(
+        str(file),
+        capabilities=grants,
+        config=config,
+        environment=targets.environment_of(manifest.name, os.environ),
+        private=private,
+        dry_runs=_dry_runs(manifest),
+        words=words_of(manifest),
     )
-    return LoaderTarget(targets.target(module))
 
 
 def _dry_runs(manifest: JsonManifest) -> tuple[str, ...]:
     return tuple(tool.name for tool in manifest.tools if tool.dry_run)
 
 
-def _mcp(options: Given) -> LoaderTarget:
-    manifest = options.manifest
-    endpoint = targets.RpcEndpoint(
-        options.entry.text,
-        manifest.description,
-        tuple(tool.name for tool in manifest.tools),
-        options.capabilities.capabilities,
-        options.private,
-    )
-    return LoaderTarget(targets.target(endpoint))
+def _rpc(
+    manifest: JsonManifest, place: Path, grants: Grants, config: Config, private: Networks
+) -> RpcEndpoint:
+    methods = tuple(tool.name for tool in manifest.tools)
+    return RpcEndpoint(_entry(manifest).text, manifest.description, methods, grants, private)
 
 
-KINDS: Mapping[str, Callable[[Given], LoaderTarget]] = {
+KINDS: Mapping[str, Callable[[JsonManifest, Path, Grants, Config, Networks], targets.Target]] = {
     targets.ESM: _esm,
-    targets.RPC: _mcp,
+    targets.RPC: _rpc,
     targets.WASM: _wasm,
 }
 
 
 def reach(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> list[str]:
     """Returns lines about a plugin's reach if it gets all that it asks for, and the layers that hold it."""
-    return list(_LINES[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _LINES else []
+    return list(_LINES[manifest.kind](manifest, is_fetched, has_landlock))
 
 
 def _reach_esm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
@@ -185,22 +168,17 @@ def plugin(
     manifest: JsonManifest, place: Path, chosen: Chosen = NOTHING, keeps: str = ""
 ) -> hostcalls.Plugin:
     """Returns the plugin for its hosts. `keeps` is the folder of its users' state."""
-    if manifest.kind not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise Fault("EINVAL", f"this version does not run plugins of kind {manifest.kind}, only {kinds}")
-    entry = entry_of(manifest.entry_point)
-    assert entry is not None  # the reader of manifests has checked it
-    grants, values = granted(manifest, chosen), _values(manifest, chosen)
-    target = KINDS[manifest.kind](Given(manifest, place, entry, grants, values, chosen.private))
+    grants, is_esm = granted(manifest, chosen).capabilities, manifest.kind == targets.ESM
+    target = KINDS[manifest.kind](manifest, place, grants, _values(manifest, chosen), chosen.private)
     return hostcalls.Plugin(
         manifest.name,
         manifest.version,
         manifest.kind,
-        target.target,
+        targets.target(target),
         str(place),
         keeps=keeps,
-        hooks=target.hooks,
-        rights=target.rights,
+        hooks=hooks(grants, manifest.events) if is_esm else (),
+        rights=capabilities.process_rights(grants) if is_esm else (),
     )
 
 

@@ -40,14 +40,10 @@ def errors(folder: Path) -> list[InstallCheck]:
     return [InstallCheck(FILE, problem.sentence(str(folder / FILE))) for problem in read(data).errors]
 
 
-def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, ...]) -> list[InstallCheck]:
-    names = ", ".join(kinds)
-    is_run = manifest.kind in kinds
+def checks(manifest: JsonManifest, tree: PackageFiles | None) -> list[InstallCheck]:
     found = [
         InstallCheck("manifest"),
-        InstallCheck(
-            f"kind {manifest.kind}", None if is_run else f"this version runs only the kinds {names}"
-        ),
+        InstallCheck(f"kind {manifest.kind}"),
         InstallCheck(
             "capabilities",
             None if bringing(manifest.capabilities) else 'it may provide nothing; for tools, write ["tools"]',

@@ -165,13 +165,6 @@ def test_defaults_of_its_settings_are_told(world: World) -> None:
     assert told(world.offered()).config == {"depth": 3}
 
 
-def test_a_kind_that_nobody_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = package.read(plugin(tmp_path / "p"))
-    monkeypatch.setattr(json_kinds, "KINDS", {"esm": json_kinds.KINDS["wasm"]})
-    with pytest.raises(Fault, match=r"this version does not run plugins of kind wasm, only esm$"):
-        json_kinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
-
-
 # -- a module at an address
 
 ADDRESS = "https://example.com/count.wasm"

@@ -21,7 +21,7 @@ from cortexfs.core.manifest.toml import FILE, DeclaredProcessTool, Manifest
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import enabled as offers
-from cortexfs.plugins import json_kinds, texts
+from cortexfs.plugins import texts
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install import json_review, review
 from cortexfs.plugins.install.entry_points import found
@@ -42,7 +42,7 @@ def of_tree(tree: PackageFiles) -> list[InstallCheck]:
 def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
     """Returns the checks of all that could be read. `place` has the files."""
     if manifests.is_json(manifest):
-        checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
+        checks = json_review.checks(manifest.json, tree)
         if manifest.json.cli_commands:
             checks.append(InstallCheck("commands", _commands_fault(manifest)))
     else:
