@@ -143,7 +143,7 @@ AnyFrame: TypeAlias = (
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
 
-
+decode = _decoder.decode
 encode_lines = _encoder.encode_lines  # for several frames, none of which has a msgspec.Raw
 
 
@@ -151,7 +151,3 @@ def encode(frame: Frame) -> bytes:
     line = _encoder.encode(frame)
     assert b"\n" not in line  # msgspec.Raw is emitted verbatim; code that sets one compacts it
     return line + b"\n"
-
-
-def decode(line: bytes) -> AnyFrame:
-    return _decoder.decode(line)

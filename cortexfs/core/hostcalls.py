@@ -77,12 +77,8 @@ class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
     unlike: str = ""
 
 
-def mark(descriptors: bytes) -> str:
-    """Returns a digest of an answer to Describe: other answers have other digests."""
-    return _digest(descriptors)
-
-
-def _digest(data: bytes) -> str:
+def mark(data: bytes) -> str:
+    """Returns a digest: an answer to Describe, or an environment, has another digest than all others."""
     import hashlib  # imported here, as its OpenSSL takes longer to load than this whole module
 
     return hashlib.sha256(data).hexdigest()
@@ -236,7 +232,7 @@ def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
     if not environment:
         return identity
     data = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
-    return msgspec.structs.replace(identity, variables=_digest(data))
+    return msgspec.structs.replace(identity, variables=mark(data))
 
 
 def is_enclosed(plugin: Plugin, identity: Identity) -> bool:

@@ -8,6 +8,7 @@ This file must never know how the table is read.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 TABLE = "/proc/self/mountinfo"
@@ -51,16 +52,16 @@ def _parsed(line: str) -> Mount | None:
 
 def device(table: bytes, root: str) -> tuple[int, int]:
     """Returns the major and minor numbers of the topmost mount at `root`, or zeroes if there is none."""
-    point = escaped(root)
-    lines = [line.split() for line in table.splitlines()]
-    found = next((fields[2] for fields in reversed(lines) if fields[4] == point), b"0:0")
-    major, _, minor = found.partition(b":")
-    return int(major), int(minor)
+    return _device(reversed(table.splitlines()), 4, escaped(root))
 
 
 def device_of(table: bytes, mount: bytes) -> tuple[int, int]:
     """Returns the major and minor numbers of the mount with this id, or zeroes if there is none."""
-    found = next((fields[2] for line in table.splitlines() if (fields := line.split())[0] == mount), b"0:0")
+    return _device(table.splitlines(), 0, mount)
+
+
+def _device(lines: Iterable[bytes], field: int, value: bytes) -> tuple[int, int]:
+    found = next((fields[2] for line in lines if (fields := line.split())[field] == value), b"0:0")
     major, _, minor = found.partition(b":")
     return int(major), int(minor)
 

@@ -1,4 +1,4 @@
-"""The formats of control values: one function each, which returns nothing or raises EINVAL.
+"""The formats of control values: one function each, which raises EINVAL.
 
 Rules: a refusal names the line and the right form. Every function takes the whole text, which ends
 in a newline unless it is empty. Blank lines and `#` comments are allowed only in lists of rules
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 
-Check: TypeAlias = Callable[[str], None]
+Check: TypeAlias = Callable[[str], object]
 
 U32 = (1 << 32) - 1
 TAB = "\t"  # between the fields of a mount table's line

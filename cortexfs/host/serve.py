@@ -41,7 +41,6 @@ from cortexfs.host.call.runtime import (
     Runtime,
     ToolCancelled,
     aside,
-    nothing,
     raise_again,
     sentence,
     shielded,
@@ -199,7 +198,7 @@ class _Host:
     def _unwatch(self, runtime: Runtime) -> None:
         with suppress(OSError):
             self._leavers.unregister(runtime.stream)
-        runtime.unwatch = nothing
+        runtime.unwatch = object
 
     def _dismiss(self, runtime: Runtime) -> None:
         """Forget the call, and any cancellation that was still on its way to this thread."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 import socket
 import traceback
@@ -23,7 +22,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.host.call import plugin_state
 from cortexfs.host.confine import identity, limits, view
-from cortexfs.linux import syscalls
+from cortexfs.linux import own_descriptors, syscalls
 
 Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
 Leaving = Callable[[], None]  # opens files that cannot be found from the caller's namespaces
@@ -110,7 +109,7 @@ def helper(work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]
 def _help(channel: socket.socket, work: Callable[[socket.socket], object]) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
-        close_others(2, channel.fileno())
+        own_descriptors.close_all_but(0, 1, 2, channel.fileno())
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         work(channel)
     except BaseException:  # a fork must not unwind into its parent's loop; the log has it
@@ -132,17 +131,9 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
     os.dup2(null, 1)
     control, errors, *own = rights
     os.dup2(errors, 2)
-    close_others(2, status.fileno(), control, *own)
+    own_descriptors.close_all_but(0, 1, 2, status.fileno(), control, *own)
     pidfd, root_fd = (*own, None, None)[:2]
     return socket.socket(fileno=control), pidfd, root_fd
-
-
-def close_others(*fds: int) -> None:
-    """Close all descriptors but `fds` and those below the lowest of them."""
-    low, *between = sorted(fds)
-    for high in (*between, resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
-        os.closerange(low + 1, high)
-        low = high
 
 
 def _let_go_of_null() -> None:

@@ -22,11 +22,13 @@ def keep_only_mount() -> None:
         close_all_but(mount)
 
 
-def close_all_but(descriptor: int) -> None:
+def close_all_but(*descriptors: int) -> None:
     """Close all other descriptors of this thread's table. Without close_range(2), `closerange` tries each."""
-    last = max(map(int, os.listdir("/proc/thread-self/fd")))
-    os.closerange(0, descriptor)
-    os.closerange(descriptor + 1, last + 1)
+    last, low = max(map(int, os.listdir("/proc/thread-self/fd"))), 0
+    for high in (*sorted(descriptors), last + 1):
+        if low < high:  # closerange(0, 0) closes all
+            os.closerange(low, high)
+        low = high + 1
 
 
 @functools.cache

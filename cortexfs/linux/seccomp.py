@@ -268,10 +268,7 @@ def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
 
 
 def _called(column: int, name: str, then: list[Instruction]) -> list[Instruction]:
-    return _if_called(NUMBERS[name][column], then)
-
-
-def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
+    number = NUMBERS[name][column]
     return [(_EQUAL, 0, len(then), number), *then] if number >= 0 else []
 
 

@@ -77,6 +77,9 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 _SCHED_FLAG_KEEP_POLICY = 8
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority, runtime, deadline, period
 
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276}
+_RENAME_EXCHANGE = 2
+
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
@@ -208,6 +211,12 @@ def set_mount(mount: int, *, is_read_only: bool = False, is_private: bool = Fals
     attributes, propagation = _MOUNT_ATTR_RDONLY * is_read_only, _MS_PRIVATE * is_private
     changes = _MOUNT_ATTR.pack(attributes, 0, propagation, 0)
     _syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, changes, _MOUNT_ATTR.size)
+
+
+def exchange(path: os.PathLike[str], other: os.PathLike[str]) -> None:
+    """Exchange two paths in one step."""
+    number = _RENAMEAT2.get(os.uname().machine, -1)
+    _syscall(number, _AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
 
 
 def core() -> int:

@@ -131,16 +131,8 @@ def _model(tool: Object, facts: hostcalls.ModelFacts) -> Object:
         "limit": str(facts.limit or "unknown"),
         "session": "socket",
     }
-    return Object(
-        class_="model",
-        name=tool.name,
-        description=tool.description,
-        timeout=tool.timeout,
-        plugin=tool.plugin,
-        origin=tool.origin,
-        registered=tool.registered,
-        extra=extra,
-    )
+    nothing = hostcalls.Capabilities()
+    return replace(tool, class_="model", schema=b"{}", capabilities=nothing, dry_run_flag=False, extra=extra)
 
 
 COMMAND_CLASS = "command"

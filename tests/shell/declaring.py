@@ -12,7 +12,8 @@ from typing import Any
 import cortexfs
 from cortexfs.core import hostcalls
 from cortexfs.core.manifest import targets
-from cortexfs.core.manifest.targets import Programs, ProgramTarget, Protocol
+from cortexfs.core.manifest.targets import Programs, ProgramTarget
+from cortexfs.core.manifest.toml import Protocol
 from cortexfs.plugins.package import targets as files
 
 PYTHON = os.path.realpath(sys.executable)

@@ -82,9 +82,9 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
     from cortexfs.core import tomltext
     from cortexfs.core.manifest import governance, script, toml
     from cortexfs.plugins.install import sources
-    from cortexfs.plugins.package import manifests, package
+    from cortexfs.plugins.package import directory, manifests, package
 
-    data = sources.bounded(Path(path), MAX_FILE)
+    data = directory.bounded(Path(path), MAX_FILE)
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, too large for a script")
     with naming(path):

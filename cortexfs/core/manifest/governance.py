@@ -164,7 +164,7 @@ def _is_trusted(manifest: Manifest) -> bool:
     return manifest.native is not None and manifest.native.isolation == "trusted_in_process"
 
 
-def _camel(word: str) -> str:
+def camel(word: str) -> str:
     return "".join(part.capitalize() for part in word.split("_"))
 
 
@@ -172,9 +172,9 @@ def _phrases(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yields the broken rules in their order, each as a code, a phrase for the fault, and the remedy."""
     trust, sandbox, is_trusted = manifest.trust, manifest.sandbox, _is_trusted(manifest)
     if trust in ("disabled", "quarantined"):
-        yield "EPERM", f"is {_camel(trust)}", f"review it, and change trust in {FILE}"
+        yield "EPERM", f"is {camel(trust)}", f"review it, and change trust in {FILE}"
     if is_trusted and trust != "trusted_native":
-        phrase = f"uses trusted_in_process native code but trust is {_camel(trust)}"
+        phrase = f"uses trusted_in_process native code but trust is {camel(trust)}"
         yield "EINVAL", phrase, f'write trust = "trusted_native" in {FILE}'
     if trust == "trusted_native" and not is_trusted:
         phrase = "declares trusted_native without trusted_in_process native isolation"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -23,15 +23,13 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, DeclaredProcessTool, Manifest
+from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, DeclaredProcessTool, Manifest, Protocol
 from cortexfs.core.manifestjson.fields import CommandField
 
 # hostcalls.Plugin.kind. RPC is a kind of manifest.json, and no server of the Model Context Protocol.
 PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
 ESM_SECONDS, WASM_SECONDS = 30, 120  # the default time limits of a call
 NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
-# `json` starts a child for each call, `jsonl` one for all calls; `argv` is a script (manifest/script.py).
-Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
 NOT_STARTED = "failed to spawn process-isolated tool"  # begins a fault of the host
 MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml; a longer timeout is cut to it
 # The packet that starts a host has 64 KiB, for its identity too.

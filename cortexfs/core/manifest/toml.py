@@ -33,6 +33,7 @@ Level: TypeAlias = Literal[
 Network: TypeAlias = Literal["none", "allowlist", "inherit"]
 Filesystem: TypeAlias = Literal["plugin_only", "read_only_host", "declared_paths"]
 Isolation: TypeAlias = Literal["process", "trusted_in_process"]
+# `json` starts a child for each call, `jsonl` one for all calls; `argv` is a script (manifest/script.py).
 Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
 PluginType: TypeAlias = Literal["Tool", "Llm", "Memory"]
 EffectKind: TypeAlias = Literal[

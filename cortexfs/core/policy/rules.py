@@ -61,11 +61,6 @@ def parse(text: str, file: str = "") -> tuple[Rule, ...]:
     return tuple(_rule(number, line, file) for number, line in value_formats.rules(text))
 
 
-def check(text: str) -> None:
-    """Check the format of a `policy` control."""
-    parse(text)
-
-
 def type_of(label: str) -> str:
     """Returns an agent's name in policy lines: the third part of its label, or nothing for no valid label."""
     try:

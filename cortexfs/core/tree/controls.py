@@ -71,7 +71,7 @@ def _timeout(object_: Object) -> str:
 
 
 # The rows of several classes.
-_POLICY = Control("policy", _extra("policy"), rules.check, holds=True)
+_POLICY = Control("policy", _extra("policy"), rules.parse, holds=True)
 _STATUS, _ORIGIN = (Control(name, attrgetter(name)) for name in ("status", "origin"))
 _LOG = Control("log", _log)
 

@@ -68,8 +68,6 @@ LOGGED = (
     PlaceKind.TOOL,
     PlaceKind.RUNS,
 )
-_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_PIN = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII)
 
 
 def _component(name: str) -> bool:
@@ -80,19 +78,14 @@ def _object(name: str) -> bool:
     return name.endswith(".d") and _component(name[:-2])
 
 
-def _hash(name: str) -> bool:
-    return _HASH.fullmatch(name) is not None
-
-
-def is_pin(name: str) -> bool:
-    return _PIN.fullmatch(name) is not None
-
-
-def is_output(name: str) -> bool:
+def _output(name: str) -> bool:
     return name.endswith(".txt") and _component(name)
 
 
-Rule = str | Callable[[str], bool]
+is_pin = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII).fullmatch
+_hash = re.compile(r"[0-9a-f]{32}", re.ASCII).fullmatch
+
+Rule = str | Callable[[str], object]
 
 # The names that each folder may have: the first rule that fits a name gives its kind.
 CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
@@ -122,7 +115,7 @@ CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
         ("output", PlaceKind.OUTPUT),
     ),
     PlaceKind.PINNED: ((is_pin, PlaceKind.REPLACED),),
-    PlaceKind.OUTPUT: ((is_output, PlaceKind.REPLACED),),
+    PlaceKind.OUTPUT: ((_output, PlaceKind.REPLACED),),
     PlaceKind.INDEX: (
         ("list", PlaceKind.REPLACED),
         ("current", PlaceKind.REPLACED),

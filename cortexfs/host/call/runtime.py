@@ -87,8 +87,8 @@ class Runtime(sdk.ToolRuntime):
         self._sending = threading.Lock()
         self._is_complete = False
         # Called before the last message: its receiver closes the call, and that must not count as leaving.
-        self.unwatch: Callable[[], None] = nothing
-        self.is_worn: Callable[[], bool] = unworn
+        self.unwatch: Callable[[], object] = object
+        self.is_worn: Callable[[], bool] = bool
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
         self.answers: frozenset[str] = frozenset()  # the methods of questions that can be answered
@@ -301,14 +301,6 @@ def own_umask() -> int:
     """Returns the umask of this thread, which has one of its own in a host."""
     os.umask(umask := os.umask(0o077))
     return umask
-
-
-def nothing() -> None:
-    pass
-
-
-def unworn() -> bool:
-    return False
 
 
 def _pieces(text: str) -> Iterator[bytes]:

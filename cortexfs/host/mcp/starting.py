@@ -17,6 +17,7 @@ import anyio
 
 from cortexfs.core.hostcalls import NOBODY
 from cortexfs.core.safe_text import KEPT_LAST, counted, last_words, one_line
+from cortexfs.host.confine.limits import pids
 
 STALL_SECONDS = 90.0  # npm waits for up to 60 before it tries again
 REMOTE_SECONDS = 12.0
@@ -99,10 +100,10 @@ def _session(leader: int) -> Iterator[int]:
     """Yields the processes of a session; its leader alone if a view closes /proc."""
     yield leader
     with suppress(OSError):
-        for name in os.listdir("/proc"):
+        for pid in pids():
             with suppress(OSError):
-                if name.isdecimal() and int(name) != leader and os.getsid(int(name)) == leader:
-                    yield int(name)
+                if pid != leader and os.getsid(pid) == leader:
+                    yield pid
 
 
 def _processor_time(pid: int) -> float:

@@ -44,7 +44,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ServerMessage
 from cortexfs.core.safe_text import one_line
-from cortexfs.host.call.runtime import nothing, shielded
+from cortexfs.host.call.runtime import shielded
 from cortexfs.host.mcp import process
 from cortexfs.host.mcp.answers import NOTE, PROGRESS
 from cortexfs.host.mcp.home import ServerHome
@@ -110,7 +110,7 @@ class Pipe:
                 if call.waits():
                     with shielded(runtime):
                         self._leading.lead(call.waits, time.monotonic() + _LONG, begin)
-                    begin = nothing  # it has begun
+                    begin = object  # it has begun
                 item = call.items.get()
                 if isinstance(item, ServerMessage):
                     hear(item)

@@ -6,7 +6,7 @@ This file must never know how lines come and go.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from mcp_types import ErrorData
@@ -35,8 +35,7 @@ class ProgressSaid(msgspec.Struct, omit_defaults=True):
 decoded = msgspec.json.Decoder(AnswerLine).decode
 
 
-class WaitingCall(LeadingCall[dict[str, Any] | ErrorData | ServerMessage]):
-    """A call that waits for its answer."""
+WaitingCall: TypeAlias = LeadingCall[dict[str, Any] | ErrorData | ServerMessage]
 
 
 def encoded(message: dict[str, Any]) -> bytes:

@@ -15,7 +15,6 @@ This file must never know a plugin's content or permissions, or if it may be ins
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import shutil
@@ -25,25 +24,14 @@ from pathlib import Path
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.linux.syscalls import exchange
 from cortexfs.plugins.package import records
 from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.state import believed, locked_store, no_links, whole_files
 
 LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2  # renameat2(2)
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
-
-
-def exchange(path: Path, other: Path) -> None:
-    """Exchange two paths in one step. Raises OSError if the kernel or the file system cannot."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):  # musl before 1.2.6
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if libc.renameat2(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path))
 
 
 def install(

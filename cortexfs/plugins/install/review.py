@@ -170,13 +170,9 @@ def risks(manifest: Manifest) -> list[str]:
 
 
 def risk_row(tool: str, effect: hostcalls.Effect) -> str:
-    kind, floor = _camel(effect.kind), _camel(risk.floor(effect).level.word)
+    kind, floor = governance.camel(effect.kind), governance.camel(risk.floor(effect).level.word)
     target = f' target = "{effect.target}"' if effect.target else ""
     return f"[risk.tools.{tool}] effect = {kind}{target} floor = {floor}"
-
-
-def _camel(words: str) -> str:
-    return "".join(part.capitalize() for part in words.split("_"))
 
 
 def conformance(manifest: Manifest, passed: bool) -> str:

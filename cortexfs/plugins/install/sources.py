@@ -7,19 +7,18 @@ This file must never know the place of installed plugins, nor the trusted publis
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import urllib.parse
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.net import web
 from cortexfs.plugins.package import package
+from cortexfs.plugins.package.directory import bounded
 from cortexfs.plugins.package.package import SUFFIX, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
 
@@ -75,15 +74,6 @@ def _file(path: Path) -> PluginSource:
             "EINVAL", f"{path} is not a package of a plugin; to make a script a tool: ctx tool add {path}"
         )
     return PluginSource(package.unpack(data, str(path)), True, str(path.resolve()))
-
-
-def bounded(path: Path, most: int) -> bytes:
-    """Returns at most `most` + 1 bytes of a file, so that one too many shows. Refuses pipes and devices."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Fault("EINVAL", f"{path} is not a regular file; name a copy of its content")
-        return file.read(most + 1)
 
 
 def _fetched(address: str) -> PluginSource:

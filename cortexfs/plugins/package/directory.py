@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import HOST_VERSION, Mechanism
 from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest
@@ -55,15 +55,19 @@ def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
 
 
 def _file(path: Path) -> bytes | None:
-    """Returns a regular file's bytes up to one over the bound, or None if there is no such file."""
     try:
-        # A pipe or a device of that name would block the reader for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Fault("EINVAL", f"{path} is no file")
-            return file.read(manifests.MAX_FILE + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+        return bounded(path, manifests.MAX_FILE)
+    except Fault as fault:
+        if fault.code != "ENOENT":
+            raise
+    return None
+
+
+def bounded(path: Path, most: int) -> bytes:
+    """Returns at most `most` + 1 bytes of a file, so that one too many shows. Refuses pipes and devices: they
+    would block the reader for ever."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Fault("EINVAL", f"{path} is not a regular file; name a copy of its content")
+        return file.read(most + 1)

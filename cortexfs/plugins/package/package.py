@@ -215,9 +215,8 @@ class _Reader:
             return None
         except OSError as problem:
             if _is_file(parent, name):
-                raise Fault(
-                    code_of(problem.errno), f"{shown(path)} cannot be read: {problem.strerror}"
-                ) from None
+                why = f"{shown(path)} cannot be read: {problem.strerror}"
+                raise Fault(code_of(problem.errno), why) from None
             self._ignore(path)
             return None
         with open(descriptor, "rb") as file:

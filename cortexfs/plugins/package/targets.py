@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifest.governance import EVERYTHING
+from cortexfs.core.manifest.governance import EVERYTHING, library_of
 from cortexfs.core.manifest.targets import EsmModule, Library, WasmModule
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.state import stamps
@@ -92,7 +92,7 @@ View = tuple[tuple[str, str], ...]
 def sandbox(manifest: Manifest, place: Path) -> hostcalls.Sandbox | None:
     """Returns the sandbox of the plugin's hosts, or None without a claim. Its files lie at `place`."""
     box = manifest.sandbox
-    is_program = manifest.python is None and not _has_library(manifest)
+    is_program = manifest.python is None and library_of(manifest) is None
     found = hostcalls.Sandbox(
         view=_view(manifest, place),
         network=box.network != "none",
@@ -109,10 +109,6 @@ def limits(manifest: Manifest) -> tuple[int | None, int | None]:
     """Returns the limits of each program of the plugin: bytes of memory and seconds of CPU time."""
     box = manifest.sandbox
     return None if box.memory_mb is None else box.memory_mb << 20, box.cpu_seconds
-
-
-def _has_library(manifest: Manifest) -> bool:
-    return manifest.native is not None and manifest.native.isolation == "trusted_in_process"
 
 
 def _view(manifest: Manifest, place: Path) -> View | None:

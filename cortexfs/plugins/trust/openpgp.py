@@ -38,13 +38,6 @@ REFUSED = {
 _PREFIX = b"[GNUPG:] "
 
 
-def signature(text: str) -> bytes:
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except (binascii.Error, ValueError):
-        raise Fault("EBADMSG", "the signature is not base64") from None
-
-
 def signer_in(status: bytes) -> str:
     """Returns the fingerprint of the one key that signed, from gpgv's status output. Raises EBADMSG."""
     lines = [line.removeprefix(_PREFIX).decode("ascii", "replace").split() for line in status.splitlines()
@@ -103,7 +96,7 @@ def signer(
     digest = manifest_hash.package_digest(files)
     with tempfile.TemporaryDirectory(prefix=starts.PREFIX, dir=place) as folder:
         Path(folder, starts.RING).write_bytes(trusted)
-        Path(folder, starts.SIGNED).write_bytes(signature(manifest.signature))
+        Path(folder, starts.SIGNED).write_bytes(binascii.a2b_base64(manifest.signature, strict_mode=True))
         Path(folder, starts.TEXT).write_bytes(digest.encode())
         return signer_in(run(Path(folder)))
 

@@ -13,8 +13,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.core.manifest.targets import EsmModule, Protocol, differ_by_settings
-from cortexfs.core.manifest.toml import Manifest, decode
+from cortexfs.core.manifest.targets import EsmModule, differ_by_settings
+from cortexfs.core.manifest.toml import Manifest, Protocol, decode
 from tests.tables import each_of
 
 TEXT = """

@@ -14,7 +14,7 @@ from tests.tables import each_of
 
 def refused(text: str) -> str:
     with pytest.raises(Fault) as caught:
-        rules.check(text)
+        rules.parse(text)
     assert caught.value.code == "EINVAL"
     return caught.value.message
 

@@ -170,9 +170,8 @@ def test_what_is_shown_works(scene: Scene, source: str) -> None:
 WITHOUT_LANDLOCK = """
 import os, sys
 from cortexfs.linux import syscalls as linux, seccomp
-column = seccomp.MACHINES[os.uname().machine].column
 linux.filter_syscalls(b"".join(seccomp._INSTRUCTION.pack(*each) for each in [
-    (0x20, 0, 0, 0), *seccomp._if_called(444, [seccomp._failing(int(sys.argv[1]))]), (6, 0, 0, 0x7FFF0000)
+    (0x20, 0, 0, 0), (0x15, 0, 1, 444), seccomp._failing(int(sys.argv[1])), (6, 0, 0, 0x7FFF0000)
 ]))
 os.execvp(sys.argv[2], sys.argv[2:])
 """

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
+from cortexfs.linux.syscalls import exchange
 from cortexfs.plugins.install import install as installing
-from cortexfs.plugins.install.install import exchange, install, remove, settle
+from cortexfs.plugins.install.install import install, remove, settle
 from cortexfs.plugins.package import package
 from cortexfs.plugins.package.package import File
 from tests.shell.plugin_files import full

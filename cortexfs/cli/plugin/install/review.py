@@ -26,7 +26,7 @@ from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
-from cortexfs.plugins.install import fetch, json_review, sources
+from cortexfs.plugins.install import fetch, json_review
 from cortexfs.plugins.install import review as reviewing
 from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package import directory, manifests, package
@@ -46,7 +46,7 @@ def review(options: argparse.Namespace) -> int:
         if wrong := checking.unread(path):
             return _say_wrong(path, wrong, options.json)
         return _say(*_read(path, where, options.private), options.json)
-    packed = package.unpack(sources.bounded(path, MAX_PACKED), str(path))
+    packed = package.unpack(directory.bounded(path, MAX_PACKED), str(path))
     tree, unread = _with_modules(packed, where, options.private)
     return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)], options.json)
 

@@ -13,7 +13,7 @@ import wasmtime
 
 from cortexfs.core import hostcalls, manifestjson
 from cortexfs.core.manifest import targets
-from cortexfs.core.manifest.toml import decode
+from cortexfs.core.manifest.toml import Protocol, decode
 from cortexfs.core.registry import Object
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.catalog import Catalog
@@ -48,7 +48,7 @@ def place() -> Iterator[Path]:
         yield made
 
 
-def program(place: Path, opts: bool, protocol: targets.Protocol = "json") -> hostcalls.Plugin:
+def program(place: Path, opts: bool, protocol: Protocol = "json") -> hostcalls.Plugin:
     """Returns a plugin with a manifest in which one effect opts in, if `opts`."""
     text = declaring.script(place, PROCESS) if protocol == "json" else declaring.python(place, WARM)
     effects = [

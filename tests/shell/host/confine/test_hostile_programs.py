@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cortexfs.core import hostcalls
-from cortexfs.core.manifest.targets import Protocol
+from cortexfs.core.manifest.toml import Protocol
 from cortexfs.host.confine import limits
 from tests.shell import declaring
 from tests.shell.calling import Answer, World, serving
