@@ -263,7 +263,7 @@ class Tree:
 
     def control(self, object_: Object, name: str) -> str:
         """Returns the value of a control that counts now, as text."""
-        control = controls.find(object_.class_, name)
+        control = controls.BY_NAME.get((object_.class_, name))
         return self.value(object_, control).decode() if control else ""
 
     def value(self, object_: Object, control: Control) -> bytes:
