@@ -168,7 +168,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
     def _spawn(self) -> None:
         apart(self._spawn_confined)  # powers given up are gone for good, and for its children, too
-        self._outbox += self._secret + b"\n"
+        self._outbox.put(self._secret + b"\n")
 
     def _spawn_confined(self) -> None:
         syscalls.unshare(syscalls.CLONE_FS)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
 import select
 import threading
@@ -51,9 +50,8 @@ from cortexfs.host.mcp.home import ServerHome
 from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.mcp.starting import ServerStart
 from cortexfs.host.mcp.waiting import ProgressSaid, WaitingCall, decoded, encoded
-from cortexfs.host.process.pipe_reader import ChildLines, Leading
+from cortexfs.host.process.pipe_reader import CHUNK, ChildLines, Leading, Outbox
 
-CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it
 MAX_NOISE = 200  # lines in a row that are no messages: a stray print must not end the server
 MAX_QUOTED = 200  # characters of such a line
@@ -85,7 +83,6 @@ class Pipe:
         self._is_open = False
         self._last = _FIRST
         self._calls: dict[int, WaitingCall] = {}
-        self._outbox = bytearray()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -149,17 +146,9 @@ class Pipe:
         self._say(encoded({"jsonrpc": "2.0", "method": method, "params": params, **more}))
 
     def _say(self, message: bytes) -> None:
-        line = message + b"\n"
         with self._lock:
-            if not self._outbox and len(line) <= select.PIPE_BUF:  # the pipe takes it whole or not at all
-                try:
-                    os.write(self._stdin.fileno(), line)
-                    return
-                except BlockingIOError:
-                    pass
-                except (BrokenPipeError, ValueError):  # it ends, as its output will show
-                    return
-            self._outbox += line
+            if self._outbox.put(message + b"\n"):
+                return
         self._soon(self._write)
 
     def _soon(self, work: Callable[..., object], *args: object) -> None:
@@ -177,9 +166,7 @@ class Pipe:
         return False
 
     def _read(self) -> bool:
-        try:
-            data = os.read(self._stdout.fileno(), CHUNK)
-        except BlockingIOError:
+        if (data := self._stdout.read(CHUNK)) is None:
             return False
         for line in self._lines.ended_by(data):
             self._hear(line)
@@ -298,6 +285,7 @@ class Pipe:
             self.home.leave()
             raise
         self._process, self._stdin, self._stdout, self._errors = server
+        self._outbox = Outbox(self._stdin)
         self._start.leader = self._process.pid
 
     def _pass_output(self, output: bytes) -> None:
@@ -380,15 +368,10 @@ class Pipe:
             self._send(each.message)
 
     def _write(self) -> None:
-        """Write as much of the queue as the pipe takes now."""
         with self._lock:
             if self._stdin.closed:
                 return
-            try:
-                while self._outbox:
-                    del self._outbox[: os.write(self._stdin.fileno(), self._outbox[:CHUNK])]
-            except BlockingIOError:
-                return self._loop.add_writer(self._stdin, self._write)
-            except BrokenPipeError:  # it ends, as its output will show
-                self._outbox.clear()
-        self._loop.remove_writer(self._stdin)
+            if self._outbox.write():
+                self._loop.remove_writer(self._stdin)
+            else:
+                self._loop.add_writer(self._stdin, self._write)

@@ -28,7 +28,6 @@ from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import owned, pipe
 from cortexfs.tools.support.process_groups import REAP, polled, spawn
 
-CHUNK = 64 << 10  # the capacity of a pipe
 _SHELL = "/bin/sh"
 _ROUNDS = 100  # of killing strays; each ends one generation of processes that fork and exit
 _PAUSE = 0.002

@@ -32,6 +32,7 @@ from cortexfs.core.safe_text import last_words
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.process import children
+from cortexfs.host.process.pipe_reader import CHUNK
 from cortexfs.state import startable
 from cortexfs.tools.support.process_groups import Waker
 
@@ -226,9 +227,7 @@ class _Exchange:
             self._forget(self._child.stdin)
 
     def _read(self, file: FileIO, buffer: bytearray) -> None:
-        try:
-            data = os.read(file.fileno(), children.CHUNK)
-        except BlockingIOError:
+        if (data := file.read(CHUNK)) is None:
             return
         buffer += data
         if len(self._output) + len(self._errors) > self._limit:

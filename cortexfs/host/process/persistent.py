@@ -29,13 +29,12 @@ from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
 from cortexfs.host.process.one_shot import status_text
-from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading, LeadingCall
+from cortexfs.host.process.pipe_reader import CHUNK, ChildLines, Errors, Leading, LeadingCall, Outbox
 from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.process_groups import Waker
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within a second
 ROOM = 64 << 10  # for JSON around a text, and for characters that JSON writes as six
-_ATOMIC = select.PIPE_BUF  # a pipe takes so many bytes whole or not at all
 _END_SECONDS = 0.2  # from the end of its output to its own, for a child that exits
 _LAST_READS = 16  # enough for a pipe of 1 MiB, the largest that a user may have
 
@@ -94,13 +93,13 @@ class Warm(ABC, Generic[C]):
         self._calls: dict[int, C] = {}
         self._owed: dict[int, float] = {}  # cancelled calls, and when they must have ended
         self._last = 0
-        self._outbox = bytearray()
         self._lines = ChildLines()
         self._ignored = 0
         self._broken = ""  # why its lines are not read any more
         self._is_mute = False
         self._waker = Waker()
         self._child = children.ChildProcess()
+        self._outbox = Outbox(self._child.stdin)
         self._errors = Errors(self._child.stderr)
         self._look = select.epoll()
         self._leading = Leading(self._child.stdout, self._look, self._read_safely)
@@ -152,18 +151,8 @@ class Warm(ABC, Generic[C]):
         return True
 
     def _put(self, message: dict[str, Any]) -> None:
-        line = _encode(message) + b"\n"
-        if not self._outbox and len(line) <= _ATOMIC:
-            try:
-                os.write(self._child.stdin.fileno(), line)
-            except BlockingIOError:
-                pass
-            except OSError:  # the child ends, which its thread reports
-                return
-            else:
-                return
-        self._outbox += line
-        self._waker.wake()
+        if not self._outbox.put(_encode(message) + b"\n"):
+            self._waker.wake()
 
     def _leave(self, call: C) -> None:
         """The call is over for its caller. May be repeated."""
@@ -221,7 +210,9 @@ class Warm(ABC, Generic[C]):
                         break
                 return "ended"
             with self._lock:
-                self._write()
+                if self.BACKLOG is not None and len(self._outbox.waiting) > self.BACKLOG:
+                    raise Fault("EPROTO", "does not read its requests")
+                self._outbox.write()
                 now = time.monotonic()
                 if overdue := [call for call, due in self._owed.items() if due <= now]:
                     self._closing = True
@@ -237,7 +228,7 @@ class Warm(ABC, Generic[C]):
         process = self._child.process
         assert process is not None
         with self._lock:
-            waits = bool(self._outbox)
+            waits = bool(self._outbox.waiting)
             due = min(self._owed.values(), default=None)
         if waits:
             self._look.register(self._child.stdin, select.EPOLLOUT)
@@ -250,20 +241,6 @@ class Warm(ABC, Generic[C]):
         if self._waker.file.fileno() in ready:
             os.eventfd_read(self._waker.file.fileno())
         return self._child.stdout.fileno() in ready, process.fileno() in ready
-
-    def _write(self) -> None:
-        """Write as much as the pipe takes now."""
-        if self.BACKLOG is not None and len(self._outbox) > self.BACKLOG:
-            raise Fault("EPROTO", "does not read its requests")
-        try:
-            while self._outbox:
-                with memoryview(self._outbox) as view, view[: children.CHUNK] as part:
-                    count = os.write(self._child.stdin.fileno(), part)
-                del self._outbox[:count]
-        except BlockingIOError:
-            return
-        except OSError:  # it does not read any more; its end fails the calls
-            self._outbox.clear()
 
     # -- called by the reader: the child's thread, or a call that leads
 
@@ -278,9 +255,7 @@ class Warm(ABC, Generic[C]):
         return False
 
     def _read(self) -> bool:
-        try:
-            data = os.read(self._child.stdout.fileno(), children.CHUNK)
-        except BlockingIOError:
+        if (data := self._child.stdout.read(CHUNK)) is None:
             return False
         for line in self._lines.ended_by(data):
             self._hear(line)

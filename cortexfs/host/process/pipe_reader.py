@@ -1,4 +1,5 @@
-"""The reader of a process's output: a waiting call, or, while no call waits, the process's own thread.
+"""The pipes of a process that answers calls. Its output is read by a waiting call, or, while no call waits,
+by the process's own thread.
 
 A call that reads for itself spares two wake-ups: of the thread, and of the call by the thread.
 
@@ -16,6 +17,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import FileIO
 from typing import Generic, TypeVar
 
@@ -23,7 +25,7 @@ from cortexfs import sdk
 from cortexfs.core.safe_text import KEPT_LAST, last_words
 from cortexfs.tools.support.process_groups import Waker
 
-_CHUNK = 64 << 10
+CHUNK = 64 << 10  # the capacity of a pipe
 Item = TypeVar("Item")
 
 
@@ -111,7 +113,7 @@ class Errors:
 
     def pass_on(self) -> bool:
         """Pass the output on to our standard error. Returns False when there is no more."""
-        output = self.file.read(_CHUNK)
+        output = self.file.read(CHUNK)
         if output:
             os.write(2, output)
             self._hear(output)
@@ -142,3 +144,33 @@ class ChildLines:
             yield bytes(self._rest) + line if self._rest else line
             self._rest.clear()
         self._rest += rest
+
+
+class Outbox:
+    """Lines to a process. Those that wait are dropped once it does not read any more, as its output shows
+    that it ends."""
+
+    def __init__(self, pipe: FileIO) -> None:
+        self._pipe = pipe
+        self.waiting = bytearray()
+
+    def put(self, line: bytes) -> bool:
+        """Returns True if the pipe took the line at once. Otherwise it waits for `write`."""
+        with suppress(OSError, ValueError):
+            # The pipe takes so short a line whole or not at all: a cancellation may strike after it.
+            if not self.waiting and len(line) <= select.PIPE_BUF:
+                os.write(self._pipe.fileno(), line)
+                return True
+        self.waiting += line
+        return False
+
+    def write(self) -> bool:
+        """Write as much as the pipe takes now. Returns True if nothing waits any more."""
+        try:
+            while self.waiting:
+                del self.waiting[: os.write(self._pipe.fileno(), self.waiting[:CHUNK])]
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):
+            self.waiting.clear()
+        return True
