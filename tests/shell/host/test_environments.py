@@ -107,7 +107,9 @@ async def test_of_a_call_of_an_agents_it_reads_the_agents(tmp_path: Path, librar
 async def test_a_program_has_what_it_inherits(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     mine = home(tmp_path, "ann")
-    command = declaring.script(tmp_path / "bin", 'printf \'"%s %s"\' "$(git config user.name)" "$STRAY"')
+    command = declaring.script(
+        tmp_path / "bin", 'printf \'"%s %s"\' "$(git config --global user.name)" "$STRAY"'
+    )
     plugin = declaring.plugin([program(command, name="look", inherited=("PATH", "HOME"))])
     async with serving(tmp_path) as world:
         assert await looked(world, plugin, mine, PATH, "STRAY=1") == "Ann "
@@ -173,7 +175,7 @@ async def test_programs_of_a_module_have_them_and_the_module_has_none(tmp_path: 
     text = esmodules.source({"look": RUNS, "home": LOOK})
     async with serving(tmp_path) as world:
         plugin = esmodules.plugin(tmp_path / "p", text, capabilities=("tools", "shell:run"))
-        asked = msgspec.json.encode({"text": "git config user.name; env"}).decode()
+        asked = msgspec.json.encode({"text": "git config --global user.name; env"}).decode()
         environ = (mine, PATH, "USER=ann", "STRAY=1")
         answer = await world.call(world.inode("look", plugin), asked, environ=environ)
         assert answer.status == 0, answer

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,9 @@ def groups(forks: Forks) -> dict[int, list[int]]:
 
 
 def in_it(group: Path) -> list[int]:
-    return [*map(int, (group / "cgroup.procs").read_text().split())]
+    with suppress(FileNotFoundError, ProcessLookupError):  # its host has just ended
+        return [*map(int, (group / "cgroup.procs").read_text().split())]
+    return []
 
 
 def spare(forks: Forks, number: int) -> int:
