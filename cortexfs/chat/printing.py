@@ -13,7 +13,7 @@ import os
 from typing import TextIO
 
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.core.safe_text import prose, quoted
+from cortexfs.core.safe_text import escaped, prose, quoted
 
 # The mark before a line: one in Unicode, and one in ASCII, which is also for screen readers.
 MARKS: dict[Kind, tuple[str, str]] = {
@@ -93,6 +93,13 @@ def marked(show: Show, encoding: str) -> str:
     """Returns a line with its mark, as a stream of that encoding can show it."""
     plain, ascii_ = MARKS.get(show.kind, ("", ""))
     return (plain if encoding.lower() in ("utf-8", "utf8") else ascii_) + show.text
+
+
+def styled(kind: Kind, text: str, colour: bool) -> list[str]:
+    """Returns the lines of a text, safe to print, each in the colour of its kind."""
+    style = STYLES[kind] if colour else PLAIN
+    lines = escaped(text).split("\n")
+    return [f"\x1b[{style}m{line}\x1b[0m\n" if style and line else f"{line}\n" for line in lines]
 
 
 def tolerant(stream: TextIO, errors: str = "replace") -> None:

@@ -30,12 +30,11 @@ from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
 from cortexfs.chat.forms import AskedForm
 from cortexfs.chat.keys import Deeds, History, Orders, bindings
 from cortexfs.chat.markdown import MarkdownStream, Style
-from cortexfs.chat.printing import STYLES, marked, uttered
+from cortexfs.chat.printing import marked, styled, uttered
 from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import Approval
-from cortexfs.core.safe_text import escaped
 from cortexfs.core.talk.requests import Input
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
@@ -103,7 +102,9 @@ class Terminal:
         """Run until the person leaves. Returns an exit status."""
         self._greet()
         self._connect()
-        ticking = asyncio.create_task(self._tick())
+        running, ticking = asyncio.current_task(), asyncio.create_task(self._tick())
+        # Else the library would wait for ever for a drawing that failed, for example as the terminal is gone.
+        ticking.add_done_callback(lambda task: task.cancelled() or (running and running.cancel()))
         for number in ENDS:
             asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
         asyncio.get_running_loop().set_exception_handler(self._fail)
@@ -112,7 +113,8 @@ class Terminal:
         except EOFError:  # the terminal is gone
             return 128 + signal.SIGHUP
         finally:
-            ticking.cancel()
+            if not ticking.cancel():
+                ticking.result()  # raises its failure
             self._farewell()
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -354,9 +356,7 @@ class Terminal:
 
     def _say(self, kind: Kind, text: str) -> None:
         """Add lines of text, to be printed above the part that is still being drawn."""
-        for line in escaped(text).split("\n"):
-            styled = self._colour and line and STYLES[kind]
-            self._lines.append(f"\x1b[{STYLES[kind]}m{line}\x1b[0m\n" if styled else f"{line}\n")
+        self._lines += styled(kind, text, self._colour)
 
     async def _tick(self) -> None:
         while True:

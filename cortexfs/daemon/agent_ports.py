@@ -259,6 +259,9 @@ class PolicyFile:
             return risk.DEFAULT
         except OSError as error:
             code, why = code_of(error.errno), f"{self._path} cannot be read: {error.strerror}"
-        except Fault as fault:  # it is damaged: the input of the run that asks is not
+        except Fault as fault:
+            if fault.code != "EINVAL":
+                raise
+            # The file is damaged, and not the input of the run that asks.
             code, why = "EACCES", fault.message
         raise Fault(code, f"{why}; until then agents may do nothing")

@@ -5,7 +5,6 @@ This file must never know what is in a file.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,6 +21,8 @@ def of_file(path: str) -> str:
 
 def of_files(paths: Iterable[str | Path]) -> str:
     """Returns one stamp of these files, folders and links as they are now, or "" if one is missing."""
+    import hashlib  # a slow import that a listing does not need
+
     digest = hashlib.sha256()
     for path in paths:
         try:

@@ -93,7 +93,7 @@ async def test_one_who_says_no_more_is_told_the_rest_of_his_runs(tmp_path: Path,
             await client.until("delta")
             client.no_more()
             await other.ask("cancel", id="m")
-            assert [frame["type"] for frame in await client.rest()] == ["done"]
+            assert [frame["type"] for frame in await client.rest()] == ["message", "done"]
             await other.until("done", status="cancelled")
         await world.deserted()
 
