@@ -80,14 +80,10 @@ def run_socket(subject: Subject) -> Finding:
 
 def object_sockets(subject: Subject) -> Finding:
     """An object that is declared, but cannot talk now, refuses connections (abi.md 5.6)."""
-    if _silent(subject):
-        return ok("no mount to ask")
-    try:
-        refusing = ask(lambda: _refusing(Path(subject.root)), mounts.ANSWER_SECONDS).decode().split()
-    except OSError as problem:
-        return fail(f"the objects' sockets cannot be tried: {problem.strerror}", "see: ctx status")
+    if isinstance(refusing := _seen(subject, _refusing, mounts.ANSWER_SECONDS), Finding):
+        return refusing
     if refusing:
-        return warn(f"{', '.join(refusing)} take no connections", "see their .d/status, and: ctx status")
+        return warn(f"{refusing} take no connections", "see their .d/status, and: ctx status")
     return ok("every object's socket takes connections")
 
 
@@ -98,7 +94,17 @@ def _refusing(root: Path) -> bytes:
             _connected(str(path))
         except OSError:
             found.append(str(path.relative_to(root)))
-    return "\n".join(found).encode()
+    return ", ".join(found).encode()
+
+
+def _seen(subject: Subject, look: Callable[[Path], bytes], seconds: float) -> str | Finding:
+    """Returns what `look` finds in the mount, as text, or the finding that it cannot look."""
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        return ask(lambda: look(Path(subject.root)), seconds).decode()
+    except OSError as problem:
+        return fail(f"{subject.root} cannot be read: {problem.strerror}", "see: ctx status")
 
 
 def _silent(subject: Subject) -> bool:
@@ -147,12 +153,8 @@ def broken_others(subject: Subject) -> Finding:
 
 def tool_schemas(subject: Subject) -> Finding:
     """No caller is told of a required name without a property, so each call fails."""
-    if _silent(subject):
-        return ok("no mount to ask")
-    try:
-        wrong = ask(lambda: _unknown(Path(subject.root)), SCHEMA_SECONDS).decode()
-    except OSError as problem:
-        return fail(f"the tools' schemas cannot be read: {problem.strerror}", "see: ctx status")
+    if isinstance(wrong := _seen(subject, _unknown, SCHEMA_SECONDS), Finding):
+        return wrong
     if wrong:
         return warn(wrong, "mend the names in required, or add the properties")
     return ok("every required name of a tool's schema is a property")
@@ -172,12 +174,8 @@ def _unknown(root: Path) -> bytes:
 
 def reserved_names(subject: Subject) -> Finding:
     """Older objects, and those of plugins, may have names that are for objects of other machines."""
-    if _silent(subject):
-        return ok("no mount to ask")
-    try:
-        found = ask(lambda: _with_plus(Path(subject.root)), SCHEMA_SECONDS).decode()
-    except OSError as problem:
-        return fail(f"the objects' origins cannot be read: {problem.strerror}", "see: ctx status")
+    if isinstance(found := _seen(subject, _with_plus, SCHEMA_SECONDS), Finding):
+        return found
     if found:
         return warn(f"{found} have a +, as objects of other machines", "give them other names")
     return ok("no object of this machine has the name of another machine's")
