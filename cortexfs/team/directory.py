@@ -1,6 +1,7 @@
 """The directory of a team: its machines and their exports, from the stream of that name.
 
-Main path: on each connection `load` reads the contents of the stream, and `hear` each later entry.
+Main path: on each connection `load` reads the contents of the stream, and `hear` each later entry. `renew`
+reads entries that were not heard.
 Rules: a machine's key is in its token, which the team's key has signed. All other entries of a machine are
 signed by that machine, and an entry older than the known one is ignored. The facts are signed by the team's
 key, and older facts than the known ones are never believed, even after a restart. So a removed machine stays
@@ -60,6 +61,7 @@ class Directory:
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # this machine's entries, by subject
         self.former: set[str] = set()  # subjects of objects that an earlier link of this machine has entered
+        self._next = 1  # the number of the first entry in the stream that was not read
         self._copied = -math.inf  # the time at which a copy of this machine was heard
         # Called when another machine has changed an entry of this one.
         self.disturbed: Callable[[], None] = lambda: None
@@ -71,25 +73,34 @@ class Directory:
         return found.public
 
     async def load(self, client: Client) -> None:
-        """Read all that the stream holds: first the machines, then their entries."""
-        first, entries = 1, list[Delivery]()
+        """Read all that the stream holds."""
         before = {*self.objects}
+        found = await self._read(client, 1)
+        # The others are of a machine that was removed meanwhile.
+        for subject in before - found:
+            self._drop(subject)
+
+    async def renew(self, client: Client) -> None:
+        """Read the entries since the last reading, as some may not have been heard. A message between two
+        servers may be lost, and a server that has just started may have read out too little."""
+        await self._read(client, self._next)
+
+    async def _read(self, client: Client, first: int) -> set[str]:
+        """Take in the entries from this number on, first the machines. Returns their subjects."""
+        self._next, entries = first, list[Delivery]()
         while True:
             request = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
             page = await batch(client, subjects.DIRECT, request)
             entries += page
             if not page or len(entries) > 2 * MAX_OBJECTS:
                 break
-            first = sequence_of(page[-1]) + 1
+            self._next = first = sequence_of(page[-1]) + 1
         for entry in sorted(entries, key=lambda each: _place(each.subject.split(".", 3)[-1])):
             try:
                 self.hear(entry)
             except Fault as fault:
                 log.info("%s in the directory of the team is ignored: %s", entry.subject, fault.message)
-
-        # The others are of a machine that was removed meanwhile.
-        for subject in before - {entry.subject for entry in entries}:
-            self._drop(subject)
+        return {entry.subject for entry in entries}
 
     def incarnation_of(self, machine: str) -> bytes:
         """Returns the incarnation that a call to this machine carries, so that no call is taken twice."""

@@ -54,6 +54,7 @@ from cortexfs.team.standins import StandIns
 
 RETRY_SECONDS = 0.5
 RENEW_SECONDS = 3.0  # between two times of status.json, by which commands know that it is true
+DIRECTORY_SECONDS = 10.0  # between two looks for entries of the directory that were not heard
 LOST = "the connection to the team was lost during the call"
 _ASKED = wire.message(messages.ASK)
 
@@ -150,6 +151,7 @@ class TeamLink:
                 self.nursery.start_soon(lines.watch)
             self.nursery.start_soon(self.daemon.send)
             self.nursery.start_soon(self._watch)
+            self.nursery.start_soon(self._renew)
             while (call := await self.daemon.receive()) is not None:
                 if isinstance(call[0], SessionOpening):
                     channel = SessionChannel(call[1], FROM_DAEMON)
@@ -220,6 +222,13 @@ class TeamLink:
                 self._problem = f"the directory of the team cannot be read yet: {fault.message}"
                 log.warning("%s", self._problem)
                 await trio.sleep(RETRY_SECONDS)
+
+    async def _renew(self) -> None:
+        while True:
+            await trio.sleep(DIRECTORY_SECONDS)
+            if self.client.is_connected:
+                with contextlib.suppress(Fault):  # tried again; `_begin` reports a server that cannot answer
+                    await self.directory.renew(self.client)
 
     async def _watch(self) -> None:
         """Keep status.json up to date, and report a connection that is away."""

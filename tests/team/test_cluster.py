@@ -129,7 +129,12 @@ def test_a_machine_that_is_cut_off_works_alone(python: Path) -> None:
                 assert three[cut].count(name).code == "EHOSTDOWN"
                 assert three[name].count(cut).code == "EHOSTDOWN"
             assert three[cut].ctx.call(COUNT, '{"text":"a"}').status == 0
+            new = "fs.read" if cut == "box" else "fs.search"  # its entry meanwhile is heard by none there
+            to = [word for name in ("box", "laptop") for word in ("--to", f"root@{name}")]
+            three["desk"].team("export", f"tool/{new}", *to, "--as", "daemon")
+            three["laptop" if cut == "box" else "box"].sees(f"tool/{new}+desk")
             places[cut].join()
+            three[cut].sees(f"tool/{new}+desk")
             all_work(three, *NAMES)
 
 

@@ -18,8 +18,9 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import exporting, keys, link, subjects
-from cortexfs.team.directory import INCARNATION, Directory
+from cortexfs.team.directory import INCARNATION, TOKEN, Directory
 from cortexfs.team.incoming import MAX_OF_ONE, SHARE, Incoming, has_room
+from cortexfs.team.joining import machine_token
 from cortexfs.team.line import CallLine, CallLines
 from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
@@ -101,6 +102,32 @@ def test_a_copy_of_this_machine_is_noticed(tmp_path: Path) -> None:
         directory.hear(Delivery(subject, "", "", "", {}, said))
         assert directory.problem.startswith(problem)
         assert bool(directory.problem) == bool(problem)
+
+
+async def test_an_entry_that_was_not_heard_is_read_later(tmp_path: Path) -> None:
+    # abi.md 14.3: a message between two servers may be lost, and no connection is
+    account, key, asked = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER), list[int]()
+    member = Member("team", "box", [], account.public, keys.Key.new(keys.USER).seed, "", "")
+    directory = Directory(TeamPlaces(tmp_path, tmp_path), member, Mock(), Mock())
+    subject = subjects.entry("desk", *INCARNATION)
+    token = machine_token(account, "desk", key.public).encode()
+    stream = [(subjects.entry("desk", *TOKEN), token)]
+
+    async def request(to: str, data: bytes, is_batch: bool) -> list[Delivery]:
+        asked.append(first := msgspec.json.decode(data)["seq"])
+        return [
+            Delivery("", "", "", "", {"Nats-Subject": on, "Nats-Sequence": str(number)}, said)
+            for number, (on, said) in enumerate(stream, 1)
+            if number >= first
+        ]
+
+    client = Mock(request=request)
+    await directory.load(client)
+    stream.append((subject, keys.seal(key, subject, b"life", time.time())))
+    assert directory.incarnation_of("desk") == b""
+    await directory.renew(client)
+    assert directory.incarnation_of("desk") == b"life"
+    assert asked == [1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
